@@ -1,0 +1,1 @@
+"""pytest hooks that run one item on several ranks."""
