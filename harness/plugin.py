@@ -1,3 +1,23 @@
 """The pytest entry point: options, markers and fixtures come from the packages named here; no logic of its own."""
 
-pytest_plugins = ["harness.ranks.plugin"]
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from harness.memory import Measurement
+
+pytest_plugins = ["harness.ranks.plugin", "harness.conformance.plugin"]
+
+
+@pytest.fixture
+def memory() -> Callable[..., AbstractContextManager[Measurement]]:
+    """``with memory() as m:`` measures the block's peak and retained bytes (``harness.memory.measure``)."""
+    from harness.memory import measure
+
+    return measure

@@ -1,0 +1,202 @@
+"""The command ``harness``: reads arguments, calls the package that does the work, prints, and sets the exit status.
+
+Exit status: 0 all hold, 1 some do not, 2 usage, 3 our own error.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness import __version__
+from harness.errors import HarnessError, UsageError
+
+if TYPE_CHECKING:
+    from harness.conformance.plan import Plan
+    from harness.conformance.verdict import Cell
+
+HOLD, DO_NOT_HOLD, USAGE, OUR_ERROR, INTERRUPTED = 0, 1, 2, 3, 130
+
+app = typer.Typer(
+    name="harness",
+    help="Proves that a trainer's weights reach the inference engine right, and that its workers fail well.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: importing rich for it would take half of the time that --help may take
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Listing(StrEnum):
+    """What ``harness list`` can list."""
+
+    checks = "checks"
+    subjects = "subjects"
+    scenarios = "scenarios"
+
+
+def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's callback
+    if wanted:
+        typer.echo(f"harness {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options of the command itself."""
+
+
+@app.command()
+def check(
+    subjects: Annotated[list[str], typer.Argument(help="Built-in names, or your own as package.module:callable.")],
+    only: Annotated[list[str] | None, typer.Option("--only", help="Check ids or globs, such as 'sync/*'.")] = None,
+    scenario: Annotated[
+        list[str] | None, typer.Option("--scenario", help="Scenario ids or globs, out of all of them.")
+    ] = None,
+    world: Annotated[str, typer.Option("--world", help="World sizes, such as 1,2.")] = "",
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")] = "auto",
+    full: Annotated[bool, typer.Option("--full", help="Every scenario instead of the default set.")] = False,
+    expect: Annotated[Path | None, typer.Option("--expect", help="Baseline of known failures (TOML).")] = None,
+    write_baseline: Annotated[
+        Path | None, typer.Option("--write-baseline", help="Write this run's failures as a first baseline.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the record of the run.")] = None,
+) -> None:
+    """Run the checks against one or more implementations and print the scoreboard."""
+    from harness.conformance.plan import Request
+
+    request = Request(
+        subjects=tuple(subjects),
+        checks=tuple(only or ()),
+        scenarios=tuple(scenario or ()),
+        worlds=_worlds(world),
+        device=device,
+        full=full,
+    )
+    known = None
+    if expect is not None:
+        from harness.conformance import baseline
+
+        known = baseline.read(expect)
+    for place in (json, write_baseline):
+        if place is not None and not place.absolute().parent.is_dir():
+            raise UsageError(f"cannot write {place}: there is no folder {place.absolute().parent}")
+    cells = _run(request)
+    raise typer.Exit(_conclude(cells, request.device, known, write_baseline, json))
+
+
+def _worlds(text: str) -> tuple[int, ...]:
+    try:
+        sizes = tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise UsageError(f"--world {text!r}: expected world sizes such as 1,2") from None
+    if any(size < 1 for size in sizes):
+        raise UsageError(f"--world {text!r}: a world size is at least 1")
+    return sizes
+
+
+def _run(request: Any) -> list[Cell]:
+    """Run with a progress display on standard error."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from harness.conformance.run import run
+
+    columns = (SpinnerColumn(), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=_console(stderr=True), transient=True) as progress:
+        task = progress.add_task("starting", total=None)
+
+        def on_plan(plan: Plan) -> None:
+            progress.update(task, total=len(plan.cells), description="preparing (DeepSpeed's op compiles once)")
+
+        def on_cell(cell: Cell) -> None:
+            text = f"{cell.subject} {cell.check} {cell.scenario}: {cell.verdict}"
+            progress.update(task, advance=1, description=text)
+
+        return run(request, on_plan, on_cell)
+
+
+def _conclude(cells: list[Cell], device: str, known: Any, write_baseline: Path | None, json: Path | None) -> int:
+    """Print and write everything; the exit status."""
+    from harness.conformance import baseline, record
+    from harness.conformance.environment import environment
+    from harness.conformance.run import exit_status
+    from harness.conformance.scoreboard import scoreboard
+
+    facts = environment(device)
+    console = _console()
+    console.print(scoreboard(cells, facts))
+    if json is not None:
+        record.write(json, record.record(cells, facts))
+    if write_baseline is not None:
+        write_baseline.write_text(baseline.first(cells))
+    status = exit_status(cells)
+    if known is None or status == OUR_ERROR:
+        return status
+    surprises = baseline.compare(cells, known)
+    for surprise in surprises:
+        console.print(f"baseline: {surprise}", style="bold red", highlight=False)
+    if not any(cell.exercised for cell in cells):
+        return DO_NOT_HOLD
+    return DO_NOT_HOLD if surprises else HOLD
+
+
+@app.command(name="list")
+def list_(
+    what: Annotated[Listing, typer.Argument(help="What to list.")],
+    full: Annotated[bool, typer.Option("--full", help="Scenarios beyond the default set too.")] = False,
+) -> None:
+    """List checks, subjects or scenarios."""
+    from harness import listing
+
+    tables = {"checks": listing.checks, "subjects": listing.subjects, "scenarios": lambda: listing.scenarios(full=full)}
+    _console().print(tables[what.value]())
+
+
+@app.command()
+def doctor() -> None:
+    """Say what this machine can run, and why not the rest."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from harness.doctor import examine
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for finding in examine():
+        mark = Text("yes", style="green") if finding.works else Text("no", style="yellow")
+        remedy = "" if finding.works else finding.remedy
+        table.add_row(mark, Text(finding.what), Text(finding.found), Text(remedy))
+    _console().print(table)
+
+
+def _console(*, stderr: bool = False) -> Any:
+    """A console as wide as its terminal, and wide enough for a table when it is no terminal."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, width=None if stream.isatty() else 140, soft_wrap=False)
+
+
+def main() -> None:
+    """Run the command; errors become one sentence and an exit status, never a traceback of ours."""
+    try:
+        app(standalone_mode=True)
+    except UsageError as error:
+        _complain(error, USAGE)
+    except HarnessError as error:
+        _complain(error, OUR_ERROR)
+    except KeyboardInterrupt:
+        _complain("interrupted", INTERRUPTED)
+
+
+def _complain(message: object, status: int) -> None:
+    typer.echo(f"harness: {message}", err=True)
+    raise SystemExit(status)

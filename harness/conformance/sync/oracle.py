@@ -1,0 +1,81 @@
+"""What the engine should be served: PEFT's own ``merge_and_unload`` of the unsharded twin, and how far off is right.
+
+PEFT merges in the model's dtype: the delta is rounded, then the sum. A subject that merges in float64 and rounds once
+is nearer to the truth and must pass too, so a value is judged by its distance from the exact merge, computed in
+float64, against a bound that has room for two roundings.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+
+from harness.conformance.sync.build import bare, unsharded
+
+if TYPE_CHECKING:
+    from harness.conformance.sync.scenarios import SyncScenario
+
+
+@dataclass(frozen=True)
+class Target:
+    """One tensor that the engine should receive.
+
+    Attributes:
+        merged: PEFT's result, in the model's dtype, full shape.
+        exact: the same merge in float64.
+        base: the weight without the adapter, float64.
+        adapted: whether the adapter changes it.
+    """
+
+    merged: torch.Tensor
+    exact: torch.Tensor
+    base: torch.Tensor
+    adapted: bool
+
+    def bound(self) -> torch.Tensor:
+        """Largest distance from ``exact`` that rounding explains, element by element.
+
+        Four units in the last place of the larger of the operands and the result: one for rounding the delta, one
+        for the sum, and as much again for norms and scales that are themselves rounded (DoRA).
+        """
+        eps = torch.finfo(self.merged.dtype).eps
+        delta = (self.exact - self.base).abs().max()
+        return 4 * eps * (self.exact.abs() + self.base.abs() + delta)
+
+    def error(self, value: torch.Tensor) -> float:
+        """Largest distance of ``value`` from the exact merge in units of the bound; at most 1.0 is right."""
+        distance = (value.detach().cpu().double() - self.exact).abs()
+        ratio = distance / self.bound().clamp_min(torch.finfo(torch.float64).tiny)
+        worst = float(ratio.max())
+        return float("inf") if worst != worst else worst  # noqa: PLR0124 - NaN is as wrong as can be
+
+    def is_unmerged(self, value: torch.Tensor) -> bool:
+        """Whether ``value`` is the base weight, where a merged one was due."""
+        return self.adapted and torch.equal(value.detach().cpu(), self.base.to(self.merged.dtype))
+
+
+@lru_cache(maxsize=2)
+def targets(scenario: SyncScenario) -> dict[str, Target]:
+    """Every tensor that the engine should receive, by the engine's name, in the order of the model's parameters."""
+    model = unsharded(scenario).cpu()
+    merged = deepcopy(model).merge_and_unload()
+    exact = dict(deepcopy(model).double().merge_and_unload().named_parameters())
+    base = dict(bare(scenario).named_parameters())
+    return {
+        name: Target(
+            merged=value.detach().clone(),
+            exact=exact[name].detach(),
+            base=base[name].detach().double(),
+            adapted=not torch.equal(value, base[name]),
+        )
+        for name, value in merged.named_parameters()
+    }
+
+
+def sizes(scenario: SyncScenario) -> dict[str, int]:
+    """Bytes of every tensor that the engine should receive, by name."""
+    return {name: target.merged.nbytes for name, target in targets(scenario).items()}

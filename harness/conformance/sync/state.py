@@ -1,0 +1,132 @@
+"""The model before and after: what a sync must leave as it was, and putting it back when it did not.
+
+Base bytes, their place in memory, the adapters' own state and ``requires_grad`` are read on this rank's shard, so
+looking costs no collective.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_FLAGS = ("merged_adapters", "_active_adapter", "_disable_adapters")
+
+
+@dataclass(frozen=True)
+class _Parameter:
+    name: str
+    parameter: torch.nn.Parameter
+    storage: torch.Tensor  # the tensor that holds this rank's bytes, by reference
+    pointer: int
+    content: torch.Tensor
+    requires_grad: bool
+
+    def differences(self) -> Iterator[str]:
+        now = _local(self.parameter)
+        if _gathered(self.parameter):
+            yield f"{self.name} was left gathered"
+        elif now.shape != self.content.shape or now.dtype != self.content.dtype:
+            yield (
+                f"{self.name} now holds {now.dtype} {tuple(now.shape)}"
+                f" instead of {self.content.dtype} {tuple(self.content.shape)}"
+            )
+        elif not torch.equal(_raw(now), _raw(self.content)):
+            changed = int((now != self.content).sum())
+            yield f"{self.name}: {changed} of {now.numel()} elements changed"
+        elif now.data_ptr() != self.pointer:
+            yield f"{self.name} moved to other memory"
+        if self.parameter.requires_grad != self.requires_grad:
+            yield f"{self.name}.requires_grad is now {self.parameter.requires_grad}"
+
+    def restore(self) -> None:
+        if _gathered(self.parameter):
+            self.parameter.partition(has_been_updated=False)  # type: ignore[attr-defined]
+        if hasattr(self.parameter, "ds_tensor"):
+            self.parameter.ds_tensor = self.storage  # type: ignore[attr-defined]
+        else:
+            self.parameter.data = self.storage
+        self.storage.data.copy_(self.content)
+        self.parameter.requires_grad_(self.requires_grad)
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """What a model was when ``capture`` was called, with a copy of this rank's bytes."""
+
+    model: Any
+    parameters: tuple[_Parameter, ...]
+    flags: dict[str, dict[str, Any]]
+
+    @classmethod
+    def capture(cls, model: Any) -> ModelState:
+        """Copy this rank's bytes and note everything that a sync must leave alone."""
+        parameters = tuple(
+            _Parameter(
+                name=name,
+                parameter=parameter,
+                storage=_local(parameter),
+                pointer=_local(parameter).data_ptr(),
+                content=_local(parameter).detach().clone(),
+                requires_grad=parameter.requires_grad,
+            )
+            for name, parameter in model.named_parameters()
+        )
+        return cls(model, parameters, _flags(model))
+
+    def differences(self) -> list[str]:
+        """Every difference between the model now and then, as short sentences; empty when there is none."""
+        names = [name for name, _ in self.model.named_parameters()]
+        found = [] if names == [p.name for p in self.parameters] else ["the model's parameter names changed"]
+        for parameter in self.parameters:
+            found += parameter.differences()
+        now = _flags(self.model)
+        for module, flags in self.flags.items():
+            found += [
+                f"{module}.{flag} is now {now.get(module, {}).get(flag)!r} instead of {value!r}"
+                for flag, value in flags.items()
+                if now.get(module, {}).get(flag) != value
+            ]
+        return found
+
+    def restore(self) -> bool:
+        """Put everything back; False when the model is beyond that and must be built anew."""
+        try:
+            for parameter in self.parameters:
+                parameter.restore()
+            modules = dict(self.model.named_modules())
+            for name, flags in self.flags.items():
+                for flag, value in flags.items():
+                    setattr(modules[name], flag, list(value) if isinstance(value, list) else value)
+        except (RuntimeError, AttributeError, KeyError, AssertionError):
+            return False
+        return not self.differences()
+
+
+def _local(parameter: torch.nn.Parameter) -> torch.Tensor:
+    shard = getattr(parameter, "ds_tensor", None)
+    return parameter.data if shard is None else shard
+
+
+def _raw(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes: NaN equals itself, and -0.0 is not 0.0."""
+    return tensor.detach().contiguous().view(torch.uint8) if tensor.dim() else tensor
+
+
+def _gathered(parameter: torch.nn.Parameter) -> bool:
+    status = getattr(parameter, "ds_status", None)
+    return status is not None and status.name != "NOT_AVAILABLE" and not getattr(parameter, "ds_persist", False)
+
+
+def _flags(model: Any) -> dict[str, dict[str, Any]]:
+    """The adapters' own state by module name."""
+    state: dict[str, dict[str, Any]] = {}
+    for name, module in model.named_modules():
+        flags = {flag: getattr(module, flag) for flag in _FLAGS if hasattr(module, flag)}
+        if flags:
+            state[name] = {k: list(v) if isinstance(v, list) else v for k, v in flags.items()}
+    return state
