@@ -1,0 +1,89 @@
+"""What a rank can still say when its main thread is stuck: every stack, and its last collective.
+
+Two independent ways, both prepared before any test runs. ``faulthandler`` answers a signal from C, whatever holds the
+interpreter. A thread of Python waits on the parent's store and, asked, tells the main thread's frames and what
+torch's flight recorder holds; it needs the interpreter lock, which a wait inside a collective does not hold.
+"""
+
+import faulthandler
+import json
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from harness.ranks.group import connect
+from harness.ranks.settings import RankSettings
+
+STACK_SIGNAL = signal.SIGUSR2
+
+
+def asked_key(rank: int) -> str:
+    """Key that the parent sets to ask a rank for evidence."""
+    return f"evidence/asked/{rank}"
+
+
+def told_key(rank: int) -> str:
+    """Key under which a rank answers, as JSON."""
+    return f"evidence/told/{rank}"
+
+
+def register(rank: int, settings: RankSettings) -> None:
+    """Let the stack signal write every thread's stack to the rank's file. The file stays open with the process."""
+    file = settings.stack_file(rank).open("a")
+    faulthandler.register(STACK_SIGNAL, file=file, all_threads=True, chain=False)
+    _KEPT_OPEN.append(file)
+
+
+def watch(rank: int, settings: RankSettings) -> None:
+    """Start the thread that answers the parent's request. It ends with the process; it answers once."""
+    store = connect(settings)
+
+    def answer() -> None:
+        store.get(asked_key(rank))
+        store.set(told_key(rank), json.dumps(testimony()))
+
+    threading.Thread(target=answer, name="harness-evidence", daemon=True).start()
+
+
+def testimony() -> dict[str, Any]:
+    """The main thread's frames (innermost first) and the collectives that torch recorded (oldest first)."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 - the documented way
+    return {"frames": _frames(frame), "collectives": recorded_collectives()}
+
+
+def recorded_collectives() -> list[dict[str, Any]]:
+    """Entries of torch's flight recorder, for the backends that keep one (gloo and NCCL do in torch 2.13)."""
+    if "torch" not in sys.modules:
+        return []
+    from torch._C import _distributed_c10d as c10d
+
+    dump = getattr(c10d, "_dump_fr_trace_json", None) or getattr(c10d, "_dump_nccl_trace_json", None)
+    if dump is None:
+        return []
+    recorded = json.loads(dump(includeCollectives=True, onlyActive=False))
+    entries: list[dict[str, Any]] = recorded.get("entries", [])
+    return entries
+
+
+def _frames(frame: FrameType | None) -> list[tuple[str, int, str]]:
+    frames = []
+    while frame is not None:
+        frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return frames
+
+
+_KEPT_OPEN: list[Any] = []
+"""faulthandler holds a file descriptor, not the file: closing the file would let another take its number."""
+
+
+def read_stacks(path: Path, offset: int) -> str:
+    """What faulthandler wrote since ``offset`` bytes; empty when it has not answered."""
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read().decode(errors="replace")

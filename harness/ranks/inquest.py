@@ -1,0 +1,97 @@
+"""Ask stuck ranks where they stand, from outside: stacks by signal, then frames and collectives over the store."""
+
+import contextlib
+import datetime
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.ranks import evidence, stacks
+from harness.ranks.settings import RankSettings
+
+_STACK_S = 1.0
+"""For faulthandler to write; it needs milliseconds, and a stopped process never answers."""
+_TESTIMONY_S = 1.0
+"""For the rank's evidence thread."""
+_SETTLED_S = 0.02
+"""A dump that has not grown for this long is complete: it is written by one run of a signal handler."""
+
+
+@dataclass
+class Evidence:
+    """What was found out about one rank before it was ended."""
+
+    at: float
+    stack: str = ""
+    place: stacks.Place = stacks.Place("", "", "")
+    collective: str = ""
+    exit_status: int | None = None
+    output: str = ""
+
+    @property
+    def silent(self) -> bool:
+        """Neither way of asking got an answer."""
+        return not self.stack and not self.place.location
+
+
+def question(pids: dict[int, int], settings: RankSettings, store: Any) -> dict[int, Evidence]:
+    """Ask ranks for their stacks and their last collectives.
+
+    Args:
+        pids: Rank to process id.
+        settings: The pool's settings.
+        store: The parent's store.
+
+    Returns:
+        For every rank what it said; empty where it did not answer within about 2 s.
+    """
+    found = {rank: Evidence(time.monotonic()) for rank in pids}
+    prefixed = _prefixed(store, settings.prefix)
+    offsets = {rank: _size(settings.stack_file(rank)) for rank in pids}
+    for rank, pid in pids.items():
+        prefixed.set(evidence.asked_key(rank), "1")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, evidence.STACK_SIGNAL)
+    _await_stacks(found, offsets, settings)
+    until = time.monotonic() + _TESTIMONY_S
+    for rank, said in found.items():
+        told = _told(prefixed, rank, until)
+        frames = [(file, line, name) for file, line, name in told.get("frames", [])]
+        said.place = stacks.place_of(frames or stacks.main_thread_frames(said.stack))
+        said.collective = stacks.describe_collective(told.get("collectives", []))
+    return found
+
+
+def _await_stacks(found: dict[int, Evidence], offsets: dict[int, int], settings: RankSettings) -> None:
+    until = time.monotonic() + _STACK_S
+    waiting = set(found)
+    while waiting and time.monotonic() < until:
+        before = {rank: _size(settings.stack_file(rank)) for rank in waiting}
+        time.sleep(_SETTLED_S)  # a file gives no event; the loop is bounded by its deadline
+        for rank in list(waiting):
+            if offsets[rank] < before[rank] == _size(settings.stack_file(rank)):
+                found[rank].stack = evidence.read_stacks(settings.stack_file(rank), offsets[rank])
+                waiting.discard(rank)
+
+
+def _told(store: Any, rank: int, until: float) -> dict[str, Any]:
+    left = datetime.timedelta(seconds=max(0.01, until - time.monotonic()))
+    try:
+        store.wait([evidence.told_key(rank)], left)
+        told: dict[str, Any] = json.loads(store.get(evidence.told_key(rank)))
+    except RuntimeError:  # the store's own timeout: this rank cannot speak
+        return {}
+    return told
+
+
+def _prefixed(store: Any, prefix: str) -> Any:
+    import torch.distributed as dist
+
+    return dist.PrefixStore(prefix, store)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

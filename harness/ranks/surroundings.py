@@ -1,0 +1,114 @@
+"""Make a process look like the session it stands for: environment, directory, output, options."""
+
+import os
+import socket
+import sys
+from typing import Any
+
+import pytest
+
+from harness.ranks.settings import RankSettings
+
+_SINGLE_SESSION_PLUGINS = ("lfplugin", "nfplugin", "stepwiseplugin")
+"""They choose or order items by what earlier sessions did; the parent has chosen already."""
+
+
+def enter(rank: int, settings: RankSettings) -> None:
+    """Set environment, working directory and output of this process. Before anything else."""
+    os.environ.clear()
+    os.environ.update(settings.environ)
+    os.environ.update(rank_environment(rank, settings))
+    os.chdir(settings.invocation_dir)
+    _redirect_output(rank, settings)
+
+
+def rank_environment(rank: int, settings: RankSettings) -> dict[str, str]:
+    """The variables by which torch, DeepSpeed and accelerate recognise a rank."""
+    loopback = [name for _, name in socket.if_nameindex() if name in {"lo", "lo0"}]
+    given = {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(settings.spec.world_size),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(settings.spec.world_size),
+        "MASTER_ADDR": settings.store_host,
+        "MASTER_PORT": str(settings.store_port),
+        # env:// then joins the parent's store as a client instead of binding its port a second time.
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCH_FR_BUFFER_SIZE": settings.environ.get("TORCH_FR_BUFFER_SIZE", "64"),
+        "OMP_NUM_THREADS": settings.environ.get("OMP_NUM_THREADS", "1"),
+        "DS_ACCELERATOR": settings.environ.get("DS_ACCELERATOR", "cpu"),
+    }
+    if loopback and settings.store_host == "127.0.0.1":
+        given["GLOO_SOCKET_IFNAME"] = settings.environ.get("GLOO_SOCKET_IFNAME", loopback[0])
+    return given
+
+
+def arguments(settings: RankSettings) -> list[str]:
+    """The parent's command line, with capture by file descriptor unless the user wants to see everything."""
+    args = list(settings.args)
+    end = args.index("--") if "--" in args else len(args)
+    # This package is imported before the session begins, which pytest would warn of; its assertions are not tests.
+    args[end:end] = ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
+    if not settings.live:
+        args[end:end] = ["--capture=fd"]
+    return args
+
+
+def adapt(config: pytest.Config, rank: int, settings: RankSettings) -> None:
+    """Turn off in the configured options what only the parent may do."""
+    options: dict[str, Any] = {
+        "dist": "no",
+        "distload": False,
+        "numprocesses": None,
+        "maxprocesses": None,
+        "tx": [],
+        "looponfail": False,
+        "usepdb": False,
+        "xmlpath": None,
+        "basetemp": str(settings.basetemp / f"rank{rank}"),
+    }
+    for name, value in options.items():
+        if hasattr(config.option, name):
+            setattr(config.option, name, value)
+    log_file = config.getoption("log_file", None) or config.getini("log_file")
+    if log_file:
+        config.option.log_file = f"{log_file}.rank{rank}"
+    config.workerinput = {**settings.workerinput, "harness_rank": rank}  # type: ignore[attr-defined]
+    config.workeroutput = {}  # type: ignore[attr-defined]
+
+
+def silence(config: pytest.Config) -> None:
+    """After configuration: drop plugins that belong to the parent, and let the reporter write to nowhere."""
+    for name in _SINGLE_SESSION_PLUGINS:
+        if config.pluginmanager.has_plugin(name):
+            config.pluginmanager.unregister(name=name)
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        config.pluginmanager.unregister(reporter)
+        from _pytest.terminal import TerminalReporter
+
+        # Plugins ask for the reporter by name, so one stays.
+        nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - lives as long as the process
+        config.pluginmanager.register(TerminalReporter(config, nowhere), "terminalreporter")
+
+
+def capture_descriptors(config: pytest.Config) -> tuple[int, ...]:
+    """Descriptors of the files into which pytest captures; the parent opens them to read what a dead rank wrote."""
+    manager = config.pluginmanager.get_plugin("capturemanager")
+    capturing = getattr(manager, "_global_capturing", None)
+    files = [getattr(getattr(capturing, stream, None), "tmpfile", None) for stream in ("out", "err")]
+    return tuple(file.fileno() for file in files if hasattr(file, "fileno"))
+
+
+def fingerprint() -> dict[str, Any]:
+    """What a test must leave as it found it, for comparison."""
+    return {}
+
+
+def _redirect_output(rank: int, settings: RankSettings) -> None:
+    target = os.open(settings.output_file(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(target, 1)
+    os.dup2(target, 2)
+    os.close(target)
