@@ -14,8 +14,8 @@
     │   └ pool   harness.ipc.WorkerPool    │    collective        │           recorder, on demand     │
     └──────────────────────────────────────┘                      └───────────────────────────────────┘
 
-The parent walks through setup, call and teardown with all ranks together: a call begins only where every rank's
-setup passed, so a fixture that fails on one rank is a failure, never a hang.
+The parent walks through setup, call and teardown with all ranks together: a call begins only where every
+rank's setup passed, so a fixture that fails on one rank is a failure, never a hang.
 """
 
 from harness.ranks.outcome import RankOutcome

@@ -1,9 +1,10 @@
 """What the parent knows of one rank after one phase: its reply, or the evidence of why there is none."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 
+from harness.ranks.collectives import Collective
 from harness.ranks.outcome import RankOutcome, Status
 
 
@@ -24,24 +25,25 @@ class Answer:
     exit_status: int | None = None
     stack: str = ""
     """Every thread's stack."""
-    collective: str = ""
-    """The last collective in torch's flight recorder, in words."""
+    collective: Collective | None = None
+    """The last collective in torch's flight recorder; asked for when a rank was stuck."""
     output: str = ""
     """What a rank that has no report had written."""
     exit_reason: str | None = None
     """The test called ``pytest.exit``."""
-    changes: tuple[str, ...] = field(default=())
+    changes: tuple[str, ...] = ()
     """What the test left changed in the rank's process."""
+    usable: bool = True
+    """The rank can be asked again; never true of one that is gone."""
+
+    def __post_init__(self) -> None:
+        if self.status in {"died", "stuck", "silent"}:
+            object.__setattr__(self, "usable", False)
 
     @property
     def failed(self) -> bool:
         """Anything but a pass, a skip or an expected failure."""
         return self.status in {"raised", "died", "collateral", "stuck", "silent"}
-
-    @property
-    def alive(self) -> bool:
-        """The rank can be asked again."""
-        return self.status not in {"died", "stuck", "silent"}
 
     def outcome(self) -> RankOutcome:
         """The public form."""
@@ -53,8 +55,8 @@ class Answer:
 def root_of(answers: list[Answer]) -> Answer:
     """The failure that came first, among those that no other rank's failure explains where there are any.
 
-    A death counts as earlier than an exception that says a peer went away; a rank that had to be ended is a cause
-    only when nothing else failed.
+    A death counts as earlier than an exception that says a peer went away; a rank that had to be ended is a
+    cause only when nothing else failed.
     """
     failures = [answer for answer in answers if answer.failed]
     order = {"raised": 0, "died": 0, "collateral": 1, "stuck": 2, "silent": 2}

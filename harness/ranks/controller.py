@@ -1,5 +1,6 @@
 """The parent's side of the plugin: takes the items marked ``ranks`` and gives them to the pools."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ class Controller:
         self._config = config
         self._pools: RankPools | None = None
         self._after: dict[str, str | None] = {}
+        self._deselected: set[str] = set()
 
     @property
     def pools(self) -> RankPools:
@@ -31,17 +33,25 @@ class Controller:
         ranked = [item for item in session.items if marker.spec_of(item) is not None]
         self._after = _following(ranked)
         if ranked:
+            self.pools.files = frozenset(item.path for item in ranked)
+            self.pools.known = frozenset(item.nodeid for item in ranked) | self._deselected
             self.pools.warm_up()
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        self._deselected |= {item.nodeid for item in items}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> object:
         spec = marker.spec_of(item)
         if spec is None:
             return None
-        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        run = LockstepItem(item, spec, self.pools, float(self._config.getini("ranks_grace")))
+        ihook = item.ihook
+        ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        run = LockstepItem(
+            item, spec, self.pools, lambda report: ihook.pytest_runtest_logreport(report=report)
+        )
         run.run(self._next_of(item, spec, nextitem))
-        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         if run.exit_reason is not None:
             pytest.exit(run.exit_reason)
         return True

@@ -1,8 +1,9 @@
 """How long one item may take: pytest-timeout's marker, option, variable or ini, else ``ranks_timeout``.
 
-pytest-timeout ends a stuck test by a signal in its own process or by ending that process. For an item on ranks neither
-is right: the parent would lose the session, and the ranks would stay. So its timers are not set for such items, here
-or on the ranks, and its settings are read and kept by the parent, which ends the ranks instead.
+pytest-timeout ends a stuck test by a signal in its own process or by ending that process. For an item on
+ranks neither is right: the parent would lose the session, and the ranks would stay. So its timers are not set
+for such items, here or on the ranks, and its settings are read and kept by the parent, which ends the ranks
+instead.
 """
 
 import time
@@ -40,7 +41,7 @@ def deadline_of(item: pytest.Item) -> Deadline:
 def _pytest_timeout(item: pytest.Item) -> tuple[float, bool, str]:
     if not item.config.pluginmanager.has_plugin("timeout"):
         return 0.0, False, ""
-    from pytest_timeout import _get_item_settings
+    from pytest_timeout import _get_item_settings  # type: ignore[import-untyped]
 
     settings = _get_item_settings(item)
     return float(settings.timeout or 0), bool(settings.func_only), "pytest-timeout"

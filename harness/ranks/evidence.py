@@ -1,8 +1,9 @@
 """What a rank can still say when its main thread is stuck: every stack, and its last collective.
 
-Two independent ways, both prepared before any test runs. ``faulthandler`` answers a signal from C, whatever holds the
-interpreter. A thread of Python waits on the parent's store and, asked, tells the main thread's frames and what
-torch's flight recorder holds; it needs the interpreter lock, which a wait inside a collective does not hold.
+Two independent ways, both prepared before any test runs. ``faulthandler`` answers a signal from C, whatever
+holds the interpreter. A thread of Python waits on the parent's store and, asked, tells the main thread's
+frames and what torch's flight recorder holds; it needs the interpreter lock, which a wait inside a collective
+does not hold.
 """
 
 import faulthandler
@@ -10,10 +11,12 @@ import json
 import signal
 import sys
 import threading
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from harness.ranks.collectives import last_recorded
 from harness.ranks.group import connect
 from harness.ranks.settings import RankSettings
 
@@ -31,7 +34,7 @@ def told_key(rank: int) -> str:
 
 
 def register(rank: int, settings: RankSettings) -> None:
-    """Let the stack signal write every thread's stack to the rank's file. The file stays open with the process."""
+    """Let the stack signal write every thread's stack to the rank's file, open as long as the process."""
     file = settings.stack_file(rank).open("a")
     faulthandler.register(STACK_SIGNAL, file=file, all_threads=True, chain=False)
     _KEPT_OPEN.append(file)
@@ -49,23 +52,10 @@ def watch(rank: int, settings: RankSettings) -> None:
 
 
 def testimony() -> dict[str, Any]:
-    """The main thread's frames (innermost first) and the collectives that torch recorded (oldest first)."""
+    """The main thread's frames (innermost first) and the last collective that torch recorded."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 - the documented way
-    return {"frames": _frames(frame), "collectives": recorded_collectives()}
-
-
-def recorded_collectives() -> list[dict[str, Any]]:
-    """Entries of torch's flight recorder, for the backends that keep one (gloo and NCCL do in torch 2.13)."""
-    if "torch" not in sys.modules:
-        return []
-    from torch._C import _distributed_c10d as c10d
-
-    dump = getattr(c10d, "_dump_fr_trace_json", None) or getattr(c10d, "_dump_nccl_trace_json", None)
-    if dump is None:
-        return []
-    recorded = json.loads(dump(includeCollectives=True, onlyActive=False))
-    entries: list[dict[str, Any]] = recorded.get("entries", [])
-    return entries
+    last = last_recorded()
+    return {"frames": _frames(frame), "collective": asdict(last) if last is not None else None}
 
 
 def _frames(frame: FrameType | None) -> list[tuple[str, int, str]]:

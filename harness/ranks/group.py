@@ -1,6 +1,7 @@
 """The default process group of a rank, over the store that the parent owns."""
 
-import datetime
+import datetime as dt
+import socket
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
@@ -9,9 +10,10 @@ from harness.ranks.settings import RankSettings
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed import Store  # type: ignore[attr-defined]
 
-_FOR_EVER = datetime.timedelta(days=7)
-"""Limit of one collective: none. The parent's deadline ends a stuck rank and shows where; this one would only raise."""
+_FOR_EVER = dt.timedelta(days=7)
+"""Of one collective: none. The parent's deadline ends a stuck rank and shows where it was."""
 
 
 def open_group(rank: int, settings: RankSettings) -> Rank:
@@ -20,22 +22,21 @@ def open_group(rank: int, settings: RankSettings) -> Rank:
     Returns:
         What the ``rank`` fixture gives to tests.
     """
-    import torch
     import torch.distributed as dist
 
     spec = settings.spec
     store = connect(settings)
-    device, local_rank = _device(torch, rank, spec.device)
+    device, local_rank = _device(rank, spec.device)
     if spec.backend == "fake":
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=spec.world_size)
     else:
-        group_store = dist.PrefixStore("group", store)
+        group_store = part_of(store, "group")
         dist.init_process_group(
             spec.backend, store=group_store, rank=rank, world_size=spec.world_size, timeout=_FOR_EVER
         )
-    return Rank(rank, spec.world_size, local_rank, device, spec.backend, dist.PrefixStore("tests", store))
+    return Rank(rank, spec.world_size, local_rank, device, spec.backend, part_of(store, "tests"))
 
 
 def close_group() -> None:
@@ -46,15 +47,47 @@ def close_group() -> None:
         dist.destroy_process_group()
 
 
-def connect(settings: RankSettings) -> "torch.distributed.Store":
+def connect(settings: RankSettings) -> "Store":
     """A connection of its own to the pool's part of the parent's store."""
-    import torch.distributed as dist
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    store = dist.TCPStore(settings.store_host, settings.store_port, is_master=False, timeout=_FOR_EVER)
-    return dist.PrefixStore(settings.prefix, store)
+    store: Store = TCPStore(settings.store_host, settings.store_port, is_master=False, timeout=_FOR_EVER)
+    return part_of(store, settings.prefix)
 
 
-def _device(torch: "torch", rank: int, wanted: str) -> "tuple[torch.device, int]":  # type: ignore[valid-type]
+def serve(host: str) -> "Store":
+    """The store itself, in the parent, on a free port. It ends when the last reference goes.
+
+    Args:
+        host: The only address at which it listens; left to itself, ``TCPStore`` listens at all of them.
+    """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    with socket.create_server((host, 0)) as listening:
+        port = listening.getsockname()[1]
+        store: Store = TCPStore(
+            host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
+        )
+    return store
+
+
+def port_of(store: "Store") -> int:
+    """The port that the system chose for ``serve``."""
+    port: int = store.port  # type: ignore[attr-defined]
+    return port
+
+
+def part_of(store: "Store", prefix: str) -> "Store":
+    """The keys of a store that begin with a prefix."""
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+    part: Store = PrefixStore(prefix, store)
+    return part
+
+
+def _device(rank: int, wanted: str) -> "tuple[torch.device, int]":
+    import torch
+
     cuda = torch.cuda.is_available()
     if wanted == "cuda" and not cuda:
         raise HarnessError(f"rank {rank} was asked to use CUDA, and torch.cuda.is_available() says no")

@@ -1,7 +1,7 @@
-"""Ask stuck ranks where they stand, from outside: stacks by signal, then frames and collectives over the store."""
+"""Ask stuck ranks where they stand: stacks by signal, frames and collectives over the store."""
 
 import contextlib
-import datetime
+import datetime as dt
 import json
 import os
 import time
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.ranks import evidence, stacks
+from harness.ranks.collectives import Collective
+from harness.ranks.group import part_of
 from harness.ranks.settings import RankSettings
 
 _STACK_S = 1.0
@@ -19,6 +21,8 @@ _TESTIMONY_S = 1.0
 _SETTLED_S = 0.02
 """A dump that has not grown for this long is complete: it is written by one run of a signal handler."""
 
+NOWHERE = stacks.Place("", "", "")
+
 
 @dataclass
 class Evidence:
@@ -26,8 +30,8 @@ class Evidence:
 
     at: float
     stack: str = ""
-    place: stacks.Place = stacks.Place("", "", "")
-    collective: str = ""
+    place: stacks.Place = NOWHERE
+    collective: Collective | None = None
     exit_status: int | None = None
     output: str = ""
 
@@ -49,19 +53,21 @@ def question(pids: dict[int, int], settings: RankSettings, store: Any) -> dict[i
         For every rank what it said; empty where it did not answer within about 2 s.
     """
     found = {rank: Evidence(time.monotonic()) for rank in pids}
-    prefixed = _prefixed(store, settings.prefix)
+    prefixed = part_of(store, settings.prefix)
     offsets = {rank: _size(settings.stack_file(rank)) for rank in pids}
     for rank, pid in pids.items():
-        prefixed.set(evidence.asked_key(rank), "1")
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, evidence.STACK_SIGNAL)
     _await_stacks(found, offsets, settings)
+    # Only now: faulthandler walks the frames of all threads without the interpreter lock, and none must run.
+    for rank in pids:
+        prefixed.set(evidence.asked_key(rank), "1")
     until = time.monotonic() + _TESTIMONY_S
     for rank, said in found.items():
         told = _told(prefixed, rank, until)
         frames = [(file, line, name) for file, line, name in told.get("frames", [])]
         said.place = stacks.place_of(frames or stacks.main_thread_frames(said.stack))
-        said.collective = stacks.describe_collective(told.get("collectives", []))
+        said.collective = Collective(**told["collective"]) if told.get("collective") else None
     return found
 
 
@@ -78,19 +84,13 @@ def _await_stacks(found: dict[int, Evidence], offsets: dict[int, int], settings:
 
 
 def _told(store: Any, rank: int, until: float) -> dict[str, Any]:
-    left = datetime.timedelta(seconds=max(0.01, until - time.monotonic()))
+    left = dt.timedelta(seconds=max(0.01, until - time.monotonic()))
     try:
         store.wait([evidence.told_key(rank)], left)
         told: dict[str, Any] = json.loads(store.get(evidence.told_key(rank)))
     except RuntimeError:  # the store's own timeout: this rank cannot speak
         return {}
     return told
-
-
-def _prefixed(store: Any, prefix: str) -> Any:
-    import torch.distributed as dist
-
-    return dist.PrefixStore(prefix, store)
 
 
 def _size(path: Path) -> int:

@@ -1,7 +1,7 @@
 """The marker ``ranks``: what it accepts, and one test per world size.
 
-``ranks(2)`` runs the item on two ranks, ``ranks(2, 4)`` makes two items of it. Everything is checked at collection,
-so that a mistake is one sentence that names the test, before any process starts.
+``ranks(2)`` runs the item on two ranks, ``ranks(2, 4)`` makes two items of it. Everything is checked at
+collection, so that a mistake is one sentence that names the test, before any process starts.
 """
 
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from harness.errors import UsageError
 
 NAME = "ranks"
 DESCRIPTION = (
-    "ranks(n, ..., backend='gloo', device='cpu'): run the whole item, fixtures included, on n ranks in lockstep; "
-    "several sizes make several items."
+    "ranks(n, ..., backend='gloo', device='cpu'): run the whole item, fixtures included, on n ranks in "
+    "lockstep; several sizes make several items."
 )
 BACKENDS = ("gloo", "nccl", "fake")
 DEVICES = ("cpu", "cuda", "auto")

@@ -11,19 +11,22 @@ Status = Literal["passed", "skipped", "xfailed", "xpassed", "raised", "died", "c
 class RankOutcome:
     """How one rank ended one phase (setup, call or teardown) of one test.
 
-    It travels with the test report (``report.ranks``), through xdist and into every record, so it is plain data.
+    It travels with the test report (``report.ranks``), through xdist and into every record, so it is plain
+    data.
     """
 
     rank: int
     """Which rank, from 0."""
     status: Status
-    """``raised`` is a failure of its own, ``collateral`` one that another rank's failure caused, ``died`` a process
-    that ended without a report, ``stuck`` one that was shown (by its stack) to wait and was ended, ``silent`` one
-    that did not even answer the request for its stack."""
+    """``raised`` is a failure of its own, ``collateral`` one that another rank's failure caused, ``died`` a
+    process that ended without a report, ``stuck`` one that was shown (by its stack) to wait and was ended,
+    ``silent`` one that did not even answer the request for its stack."""
     detail: str = ""
-    """One line: the exception, the signal, the reason of a skip, or where and in which collective it was stuck."""
+    """One line: the exception, the signal, the reason of a skip, or where and in which collective it was
+    stuck."""
     exit_status: int | None = None
-    """Exit status of a process that died or was ended, negative for a signal, as ``Process.exitcode`` has it."""
+    """Exit status of a process that died or was ended, negative for a signal, as ``Process.exitcode`` has
+    it."""
     stack: str = ""
     """All threads' stacks, most recent call first, of a rank that was ended."""
     user_properties: tuple[tuple[str, Any], ...] = field(default=())

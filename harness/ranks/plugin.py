@@ -1,4 +1,4 @@
-"""pytest hooks that run one item on several ranks. Imports nothing heavy; the work is in the modules named here."""
+"""pytest hooks that run one item on several ranks; nothing heavy is imported, the work is elsewhere."""
 
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
@@ -49,7 +49,7 @@ def _ranks_spec(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(scope="session")
 def rank(request: pytest.FixtureRequest) -> "Rank":
-    """This process of a test marked ``ranks(n)``: its rank, the world size, its device, a store, a barrier."""
+    """This process of a test marked ``ranks(n)``: rank, world size, device, a store, a barrier."""
     from harness.ranks.session import RANK
 
     found = request.config.stash.get(RANK, None)
@@ -69,7 +69,7 @@ def pytest_report_to_serializable(report: Any) -> Generator[None, Any, Any]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_report_from_serializable(data: dict[str, Any]) -> Generator[None, Any, Any]:
+def pytest_report_from_serializable() -> Generator[None, Any, Any]:
     report = yield
     if report is not None and getattr(report, "ranks", None):
         report.ranks = [RankOutcome.from_data(outcome) for outcome in report.ranks]

@@ -3,26 +3,24 @@
 import os
 import shutil
 import tempfile
-import time
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harness.errors import HarnessError
-from harness.ranks import causes, preload
+from harness.ranks import preload
+from harness.ranks.group import port_of, serve
+from harness.ranks.launch.local import LocalRanks
 from harness.ranks.marker import RankSpec
-from harness.ranks.pool import RankPool, Round
+from harness.ranks.pool import PoolNotStarted, RankPool
 from harness.ranks.settings import RankSettings
 from harness.ranks.starting import starting_conditions
 
 _ATTEMPTS = 2
-"""A pool that could not start twice in a row, with no success between, is not tried again."""
-
-
-class PoolNotStarted(HarnessError):
-    """The ranks could not be started; the message says which rank, and what it said."""
+"""A kind of pool that could not start twice in a row, with no success between, is not tried again."""
+_HURRIED_S = 0.2
+"""Grace of processes whose state is not worth saving."""
 
 
 class RankPools:
@@ -35,9 +33,13 @@ class RankPools:
         self._started = 0
         self._folder: Path | None = None
         self.start_timeout = float(config.getini("ranks_start_timeout"))
+        self.files: frozenset[Path] = frozenset()
+        """Files that hold tests on ranks; ranks collect no others."""
+        self.known: frozenset[str] = frozenset()
+        """Tests on ranks that this session collected, deselected ones included."""
 
     def warm_up(self) -> None:
-        """Start the fork server, so that its heavy imports run while the parent still has other things to do."""
+        """Start the fork server: its imports run while the parent still has other things to do."""
         from multiprocess import forkserver, get_context
 
         with self._conditions():
@@ -64,17 +66,33 @@ class RankPools:
             self._refusals.pop(spec, None)
         return self._pools[spec]
 
-    def retire(self, spec: RankSpec) -> None:
-        """Close the pool of a specification at once; the next test on it gets a new one."""
+    def check(self, pool: RankPool, node_id: str) -> None:
+        """See that a rank did not collect tests that this session does not know, in the module of an item.
+
+        Raises:
+            PoolNotStarted: naming them. Tests of modules that this session did not collect at all are told
+                with every item.
+        """
+        modules = {known.partition("::")[0] for known in self.known} - {node_id.partition("::")[0]}
+        told = [
+            text
+            for found, text in pool.surplus(self.known).items()
+            if found.partition("::")[0] not in modules
+        ]
+        if told:
+            raise PoolNotStarted("the ranks' collections differ\n" + "\n".join(sorted(told)))
+
+    def retire(self, spec: RankSpec, *, orderly: bool = False) -> None:
+        """Close the pool of a specification; the next test on it gets a new one."""
         pool = self._pools.pop(spec, None)
         if pool is not None:
-            pool.close(orderly=False, grace=0.2)
+            pool.close(orderly=orderly, grace=_HURRIED_S)
 
     def close(self, *, orderly: bool) -> None:
         """End every pool and remove the folder. Bounded by about ten seconds a pool, one when not orderly."""
         while self._pools:
             _, pool = self._pools.popitem()
-            pool.close(orderly=orderly, grace=1.0 if orderly else 0.2)
+            pool.close(orderly=orderly, grace=1.0 if orderly else _HURRIED_S)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
@@ -84,25 +102,21 @@ class RankPools:
             self._folder = Path(tempfile.mkdtemp(prefix="harness-ranks-"))
         self._started += 1
         self.warm_up()
-        store = _new_store()
-        settings = self._settings(spec, store, self._folder / str(self._started))
+        store = serve("127.0.0.1")
+        settings = self._settings(spec, port_of(store), self._folder / str(self._started))
         settings.folder.mkdir()
         settings.basetemp.mkdir(parents=True, exist_ok=True)
         with self._conditions():
-            pool = RankPool(settings, store, start_timeout=self.start_timeout)
+            ranks = LocalRanks(settings, store, start_timeout=self.start_timeout)
+        pool = RankPool(settings, ranks, store)
         try:
-            deadline = time.monotonic() + self.start_timeout
-            self._expect(pool, "prepare", pool.ask("prepare", deadline=deadline, grace=1.0))
-            collected = pool.ask("collect", deadline=deadline, grace=5.0, failing=lambda _: False)
-            self._expect(pool, "collect", collected)
+            pool.start(self.start_timeout)
         except BaseException:
-            pool.close(orderly=False, grace=0.2)
+            pool.close(orderly=False, grace=_HURRIED_S)
             raise
-        pool.collected = collected.values
-        pool.remember_capture()
         return pool
 
-    def _settings(self, spec: RankSpec, store: Any, folder: Path) -> RankSettings:
+    def _settings(self, spec: RankSpec, port: int, folder: Path) -> RankSettings:
         config = self._config
         parameters = config.invocation_params
         basetemp: Path = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # noqa: SLF001
@@ -115,41 +129,18 @@ class RankPools:
             folder=folder,
             environ=dict(os.environ),
             store_host="127.0.0.1",
-            store_port=store.port,
+            store_port=port,
             prefix=f"pool{self._started}",
+            files=self.files,
             live=config.getoption("capture") == "no",
             workerinput=dict(getattr(config, "workerinput", {})),
         )
 
-    def _expect(self, pool: RankPool, step: str, answers: Round) -> None:
-        world_size = pool.spec.world_size
-        if answers.failures:
-            rank, failure = min(answers.failures.items(), key=lambda found: found[1].order)
-            if failure.kind == "died":
-                raise PoolNotStarted(
-                    causes.death(rank, world_size, failure, step) + f"\n{pool.output_of(rank)}"
-                )
-            raise PoolNotStarted(
-                f"rank {rank} of {world_size} could not {step}: {causes.unreachable(rank, failure)}"
-            )
-        for rank, evidence in answers.ended.items():
-            why = f"It had {self.start_timeout:g} s (ini ranks_start_timeout).\n{evidence.stack}\n{evidence.output}"
-            raise PoolNotStarted(
-                causes.stuck(rank, world_size, step, str(evidence.place), evidence.collective, why)
-            )
-
     def _conditions(self) -> AbstractContextManager[None]:
-        modules = ",".join(self._config.getini("ranks_preload"))
         return starting_conditions(
             {
-                preload.VARIABLE: modules,
+                preload.VARIABLE: ",".join(self._config.getini("ranks_preload")),
                 "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
                 "DS_ACCELERATOR": os.environ.get("DS_ACCELERATOR", "cpu"),
             }
         )
-
-
-def _new_store() -> Any:
-    import torch.distributed as dist
-
-    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

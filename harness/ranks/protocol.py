@@ -1,20 +1,22 @@
 """Hold ``pytest_runtest_protocol`` open over several calls, one per phase.
 
-Plugins wrap that hook to cover an item's whole life: pytest's own warning filters and assertion representation do.
-A rank must stop between the phases, until its parent has heard every other rank, so the wrappers are entered and
-left here by hand, in the order in which pluggy would call them. Implementations that are not wrappers are the
-runner's business and are not called: the parent is the runner.
+Plugins wrap that hook to cover an item's whole life: pytest's own warning filters and assertion
+representation do. A rank must stop between the phases, until its parent has heard every other rank, so the
+wrappers are entered and left here by hand, in the order in which pluggy would call them. Implementations that
+are not wrappers are the runner's business and are not called: the parent is the runner.
 """
 
-from collections.abc import Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 import pytest
 
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
 
 class OpenProtocol:
-    """The wrappers of ``pytest_runtest_protocol`` around one item, entered at construction, left by ``close``."""
+    """The wrappers around one item: entered at construction, left by ``close``."""
 
     def __init__(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         """Enter every wrapper.

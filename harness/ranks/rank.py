@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed import Store  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,9 @@ class Rank:
     """Where this rank's tensors belong."""
     backend: str
     """Backend of the default process group."""
-    store: "torch.distributed.Store"
-    """A key-value store that all ranks of the pool share; prefix your keys with something of the test's own."""
+    store: "Store"
+    """A key-value store that all ranks of the pool share; prefix your keys with something of the test's
+    own."""
 
     def barrier(self) -> None:
         """Wait for every rank, on the default process group."""

@@ -1,13 +1,12 @@
 """A rank: a pytest session of its own, driven phase by phase by the methods of this class.
 
-The object lives in a worker of ``harness.ipc``; its parent calls ``prepare``, ``collect``, then ``setup``, ``call``
-and ``teardown`` for every item, and ``finish``. The session has the parent's arguments, ini file, root directory and
-named plugins, so fixtures, parametrization, capture and rewritten assertions are pytest's own. What would write a
-report to the terminal or to a file stays with the parent: the session calls itself a worker in the way of xdist
-(``config.workerinput``), which output plugins respect.
+The object lives in a worker of ``harness.ipc``; its parent calls ``prepare``, ``collect``, then ``setup``,
+``call`` and ``teardown`` for every item, and ``finish``. The session has the parent's arguments, ini file,
+root directory and named plugins, so fixtures, parametrization, capture and rewritten assertions are pytest's
+own. What would write a report to the terminal or to a file stays with the parent: the session calls itself a
+worker in the way of xdist (``config.workerinput``), which output plugins respect.
 """
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +16,8 @@ import pytest
 from _pytest.config import _prepareconfig
 from _pytest.runner import call_and_report
 
-from harness.ranks import evidence, surroundings
+from harness.ranks import evidence, marker, surroundings
+from harness.ranks.collectives import Collective, last_recorded
 from harness.ranks.group import close_group, open_group
 from harness.ranks.protocol import OpenProtocol
 from harness.ranks.rank import Rank
@@ -32,9 +32,11 @@ class RankFactory:
     """Builds the session of one rank inside its worker."""
 
     settings: RankSettings
+    ranks: tuple[int, ...]
+    """Which rank each worker is."""
 
     def __call__(self, index: int) -> "RankSession":
-        return RankSession(index, self.settings)
+        return RankSession(self.ranks[index], self.settings)
 
 
 @dataclass
@@ -42,7 +44,7 @@ class PhaseReply:
     """What a rank sends back for one phase. Plain data: a serialised pytest report and what surrounds it."""
 
     report: dict[str, Any] | None
-    """``pytest_report_to_serializable`` of the phase's report; None when the item is not in this rank's collection."""
+    """The phase's report, serialised by pytest's hook; None when this rank has no such item."""
     at: float
     """``time.monotonic()``, which all processes of a machine share, when the phase's own code ended."""
     error: str = ""
@@ -64,7 +66,7 @@ class Collected:
     capture: tuple[int, ...]
     """Descriptors of the files into which pytest captures standard output and error."""
     node_ids: frozenset[str]
-    """Every item."""
+    """Every item that is marked ``ranks``."""
     failures: dict[str, str]
     """Collectors that failed or were skipped: node id to what they said."""
 
@@ -77,7 +79,7 @@ class RankSession:
         evidence.register(rank, settings)
         self.rank = rank
         self.settings = settings
-        self._watcher = PhaseWatcher()
+        self._watcher = PhaseWatcher(settings.files)
         self._open: OpenProtocol | None = None
         self._item: pytest.Item | None = None
         self._items: dict[str, pytest.Item] = {}
@@ -92,17 +94,19 @@ class RankSession:
         surroundings.silence(self.config)
         rank = open_group(self.rank, self.settings)
         self.config.stash[RANK] = rank
+        surroundings.narrow(self.config, self.settings)
         evidence.watch(self.rank, self.settings)
         self.config.hook.pytest_sessionstart(session=self.session)
 
     def collect(self) -> Collected:
-        """Collect what the parent collected; failures of single modules are kept for the tests that they concern."""
+        """Collect what the parent did; a module's failure is kept for the tests that it concerns."""
         self.config.hook.pytest_collection(session=self.session)
         self._items = {item.nodeid: item for item in self.session.items}
-        self._watcher.baseline = surroundings.fingerprint()
         return Collected(
             capture=surroundings.capture_descriptors(self.config),
-            node_ids=frozenset(self._items),
+            node_ids=frozenset(
+                name for name, item in self._items.items() if marker.spec_of(item) is not None
+            ),
             failures=dict(self._watcher.collection_failures),
         )
 
@@ -130,8 +134,12 @@ class RankSession:
             self._open = None
         forget_request(item)
         reply.warnings += self._watcher.take_warnings()
-        reply.changes = self._watcher.changes(nothing_alive=next_id is None)
+        reply.changes = self._watcher.leftovers(nothing_alive=next_id is None)
         return reply
+
+    def last_collective(self) -> Collective | None:
+        """The last collective that this rank began: asked of those that answered, when another is stuck."""
+        return last_recorded()
 
     def finish(self) -> None:
         """End the session and leave the process group. Collective: call it on every rank at once."""
@@ -140,13 +148,14 @@ class RankSession:
         close_group()
 
     def _enter(self, item: pytest.Item, following: pytest.Item | None) -> None:
+        self._watcher.enter()
         renew_request(item)
         self._open = OpenProtocol(item, following)
 
     def _phase(self, when: Any, before: Callable[[], None] | None = None, **arguments: Any) -> PhaseReply:
         if self._item is None:
             return PhaseReply(None, time.monotonic(), error="no item is open on this rank")
-        self._watcher.begin()
+        self._watcher.begin_phase()
         try:
             if before is not None:
                 before()

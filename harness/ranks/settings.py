@@ -30,13 +30,15 @@ class RankSettings:
     """Its port."""
     prefix: str
     """Prefix of this pool's keys in the store."""
+    files: frozenset[Path] = frozenset()
+    """Files that hold tests on ranks, as the parent found them; the ranks collect no others. Empty: all."""
     live: bool = False
     """``-s``: output goes to the terminal as it comes, prefixed with the rank."""
     workerinput: dict[str, object] = field(default_factory=dict)
     """What xdist told the parent, if the parent is an xdist worker."""
 
     def output_file(self, rank: int) -> Path:
-        """Where a rank's standard output and error go when pytest does not capture them; a pipe with ``-s``."""
+        """Where a rank's output goes when pytest does not capture it; a named pipe with ``-s``."""
         return self.folder / f"rank{rank}.out"
 
     def stack_file(self, rank: int) -> Path:

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 _FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$')
 _LIBRARY = re.compile(
@@ -19,7 +18,7 @@ class Place:
     """Where a rank stands."""
 
     location: str
-    """``file:line`` of the innermost frame that belongs to neither Python nor a library; empty when there is none."""
+    """``file:line`` of the innermost frame outside Python and the libraries; may be empty."""
     function: str
     """Name of that frame's function."""
     collective: str
@@ -48,6 +47,24 @@ def main_thread_frames(dump: str) -> list[Frame]:
     return threads[-1] if threads else []
 
 
+def without_machinery(dump: str) -> str:
+    """A dump without what is the same in every rank: pytest's frames and our own below the test."""
+    kept: list[str] = []
+    for block in re.split(r"\n(?=Thread 0x|Current thread 0x)", dump.strip()):
+        if "harness/ranks/evidence.py" in block:
+            continue
+        lines = block.splitlines()
+        outer = [
+            number
+            for number, line in enumerate(lines)
+            if re.search(r"/_pytest/python\.py\", line \d+ in", line)
+        ]
+        entry = [number for number, line in enumerate(lines) if "harness/ranks/session.py" in line]
+        end = min([*outer, *entry], default=len(lines))
+        kept += [*lines[:end], *([] if end == len(lines) else ["  (pytest and the rank's own loop)"])]
+    return "\n".join(kept)
+
+
 def place_of(frames: list[Frame]) -> Place:
     """Find the line of the test (or of the code that it tests) and the collective below it."""
     collective = ""
@@ -57,20 +74,3 @@ def place_of(frames: list[Frame]) -> Place:
         if not _LIBRARY.search(file):
             return Place(f"{file}:{line}", function, collective)
     return Place("", "", collective)
-
-
-def describe_collective(entries: list[dict[str, Any]]) -> str:
-    """The last collective in torch's flight recorder, in words: number, operation, dtype and shape, done or not."""
-    collectives = [entry for entry in entries if not entry.get("is_p2p")]
-    if not collectives:
-        return ""
-    last = collectives[-1]
-    name = str(last.get("profiling_name", "")).partition(":")[2] or str(
-        last.get("profiling_name", "a collective")
-    )
-    sizes = last.get("input_sizes") or []
-    types = last.get("input_dtypes") or []
-    tensors = ", ".join(f"{kind.lower()}{list(size)}" for kind, size in zip(types, sizes, strict=False))
-    group = last.get("process_group") or ["", ""]
-    state = "finished" if last.get("retired") else "not finished"
-    return f"collective #{last.get('collective_seq_id')} {name}({tensors}) on {group[-1]}, {state}"

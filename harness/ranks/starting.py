@@ -1,8 +1,9 @@
 """Conditions under which the fork server and the ranks are started.
 
-``multiprocess`` runs the parent's main script again in every child, so that what the script defines can be unpickled
-there. A rank needs nothing of it, and a script without the ``__main__`` guard that calls ``pytest.main()`` would start
-its tests again in every rank. So the main module is hidden while processes are started.
+``multiprocess`` runs the parent's main script again in every child, so that what the script defines can be
+unpickled there. A rank needs nothing of it, and a script without the ``__main__`` guard that calls
+``pytest.main()`` would start its tests again in every rank. So the main module is hidden while processes are
+started.
 """
 
 import os

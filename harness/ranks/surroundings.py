@@ -3,10 +3,12 @@
 import os
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.ranks import preload
 from harness.ranks.settings import RankSettings
 
 _SINGLE_SESSION_PLUGINS = ("lfplugin", "nfplugin", "stepwiseplugin")
@@ -16,6 +18,7 @@ _SINGLE_SESSION_PLUGINS = ("lfplugin", "nfplugin", "stepwiseplugin")
 def enter(rank: int, settings: RankSettings) -> None:
     """Set environment, working directory and output of this process. Before anything else."""
     os.environ.clear()
+    os.environ.update(preload.SET_BY_IMPORTS)
     os.environ.update(settings.environ)
     os.environ.update(rank_environment(rank, settings))
     os.chdir(settings.invocation_dir)
@@ -47,7 +50,7 @@ def arguments(settings: RankSettings) -> list[str]:
     """The parent's command line, with capture by file descriptor unless the user wants to see everything."""
     args = list(settings.args)
     end = args.index("--") if "--" in args else len(args)
-    # This package is imported before the session begins, which pytest would warn of; its assertions are not tests.
+    # This package is imported before the session begins, of which pytest would warn.
     args[end:end] = ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
     if not settings.live:
         args[end:end] = ["--capture=fd"]
@@ -88,21 +91,18 @@ def silence(config: pytest.Config) -> None:
         from _pytest.terminal import TerminalReporter
 
         # Plugins ask for the reporter by name, so one stays.
-        nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - lives as long as the process
+        nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - lives as long as the process
         config.pluginmanager.register(TerminalReporter(config, nowhere), "terminalreporter")
 
 
 def capture_descriptors(config: pytest.Config) -> tuple[int, ...]:
-    """Descriptors of the files into which pytest captures; the parent opens them to read what a dead rank wrote."""
+    """Descriptors of the files into which pytest captures, for the parent to open."""
     manager = config.pluginmanager.get_plugin("capturemanager")
     capturing = getattr(manager, "_global_capturing", None)
-    files = [getattr(getattr(capturing, stream, None), "tmpfile", None) for stream in ("out", "err")]
+    files: list[Any] = [
+        getattr(getattr(capturing, stream, None), "tmpfile", None) for stream in ("out", "err")
+    ]
     return tuple(file.fileno() for file in files if hasattr(file, "fileno"))
-
-
-def fingerprint() -> dict[str, Any]:
-    """What a test must leave as it found it, for comparison."""
-    return {}
 
 
 def _redirect_output(rank: int, settings: RankSettings) -> None:
@@ -112,3 +112,15 @@ def _redirect_output(rank: int, settings: RankSettings) -> None:
     os.dup2(target, 1)
     os.dup2(target, 2)
     os.close(target)
+
+
+def narrow(config: pytest.Config, settings: RankSettings) -> None:
+    """Drop arguments that name files without tests on ranks: not collected here, they would be missed."""
+    if not settings.files or config.option.pyargs:
+        return
+    kept = []
+    for argument in config.args:
+        path = Path(settings.invocation_dir, argument.partition("::")[0]).absolute()
+        if path.is_dir() or path in settings.files or path.resolve() in settings.files:
+            kept.append(argument)
+    config.args[:] = kept or config.args

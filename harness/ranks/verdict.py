@@ -1,28 +1,32 @@
 """From every rank's answer, one pytest report.
 
-It is a pass, a skip or an expected failure only where all ranks say so. A failure's body is the root cause: the
-report of the first rank to fail by the clock that all processes of the machine share. A table of all ranks and the
-others' own accounts follow it as sections of the same body, so ``--show-capture`` and junit XML keep them.
+It is a pass, a skip or an expected failure only where all ranks say so. A failure's body is the root cause:
+the report of the first rank to fail by the clock that all processes of the machine share. A table of all
+ranks and the others' own accounts follow it as sections of the same body, so ``--show-capture`` and junit XML
+keep them.
 """
 
 import dataclasses
+import time
 from typing import Any, Literal
 
 import pytest
 from _pytest._code.code import ExceptionRepr, ReprExceptionInfo, ReprFileLocation, ReprTracebackNative
 
 from harness.ranks.answer import Answer, root_of
+from harness.ranks.collectives import missing_from
 
 When = Literal["setup", "call", "teardown"]
 
 
-def verdict(item: pytest.Item, when: When, answers: list[Answer]) -> pytest.TestReport:
+def verdict(item: pytest.Item, when: When, answers: list[Answer], started: float) -> pytest.TestReport:
     """Merge the ranks' answers of one phase.
 
     Args:
         item: The item in the parent.
         when: The phase.
         answers: One per rank, in rank order; at least one.
+        started: ``time.time()`` when the ranks were asked.
     """
     statuses = {answer.status for answer in answers}
     if any(answer.failed for answer in answers):
@@ -31,13 +35,18 @@ def verdict(item: pytest.Item, when: When, answers: list[Answer]) -> pytest.Test
         report = _disagreement(item, when, answers)
     else:
         report = _unanimous(item, when, answers)
-    report.ranks = [answer.outcome() for answer in answers]
+    report.ranks = [answer.outcome() for answer in answers]  # type: ignore[attr-defined]
+    report.start, report.stop = started, time.time()
+    report.duration = report.stop - started
     return report
 
 
-def refusal(item: pytest.Item, reason: str) -> pytest.TestReport:
+def refusal(item: pytest.Item, reason: str, started: float) -> pytest.TestReport:
     """The setup report of an item whose ranks could not be started."""
-    return _report(item, "setup", [], "failed", _own_body(item, reason))
+    report = _report(item, "setup", [], "failed", _own_body(item, reason))
+    report.start, report.stop = started, time.time()
+    report.duration = report.stop - started
+    return report
 
 
 def _unanimous(item: pytest.Item, when: When, answers: list[Answer]) -> pytest.TestReport:
@@ -57,7 +66,7 @@ def _unanimous(item: pytest.Item, when: When, answers: list[Answer]) -> pytest.T
 
 def _disagreement(item: pytest.Item, when: When, answers: list[Answer]) -> pytest.TestReport:
     told = ", ".join(f"rank {a.rank} {a.status}" + (f" ({a.detail})" if a.detail else "") for a in answers)
-    text = f"the ranks disagree about {when}: {told}\nA test passes, skips or fails as expected on all of its ranks."
+    text = f"the ranks disagree about {when}: {told}\nA test must end alike on all of its ranks."
     return _report(item, when, answers, "failed", _own_body(item, text))
 
 
@@ -76,9 +85,9 @@ def _failure(item: pytest.Item, when: When, answers: list[Answer]) -> pytest.Tes
         _add_account(longrepr, root, f"rank {root.rank}")
     if others:
         how = "failed first" if sum(answer.failed for answer in answers) > 1 else "failed"
-        longrepr.addsection(
-            f"rank {root.rank} {how}, of {len(answers)} ranks", "\n".join(map(_line, answers)), "="
-        )
+        missing = missing_from({answer.rank: answer.collective for answer in answers})
+        table = "\n".join([*map(_line, answers), *filter(None, [missing])])
+        longrepr.addsection(f"rank {root.rank} {how}, of {len(answers)} ranks", table, "=")
     for answer in others:
         _add_account(longrepr, answer, f"rank {answer.rank}, {answer.status}")
     return _report(item, when, answers, "failed", longrepr)
@@ -128,8 +137,5 @@ def _report(
         longrepr=longrepr,
         when=when,
         sections=sections,
-        duration=max((report.duration for report in reports), default=0.0),
-        start=min((report.start for report in reports), default=0.0),
-        stop=max((report.stop for report in reports), default=0.0),
         user_properties=[pair for report in reports for pair in report.user_properties],
     )

@@ -1,31 +1,46 @@
-"""Observes one rank's session: when a phase's own code ended and how, warnings, failed collectors, leftovers."""
+"""Observes one rank's session: how and when a phase ended, warnings, failed collectors, leftovers."""
 
 import re
 import time
 import warnings
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.ranks.leftovers import Fingerprint, sticky_device_error
+
 _PEER_WENT_AWAY = re.compile(
     r"connection (closed|reset) by peer|broken pipe|connection was likely closed|remote process exited"
-    r"|connection refused|peer closed|Socket ?Timeout",
+    r"|connection refused|peer closed|socket ?timeout",
     re.IGNORECASE,
 )
 
+_HARMLESS = {"rank", "pytestconfig", "tmp_path_factory"}
+"""Fixtures of a wide scope that change nothing."""
+
 
 class PhaseWatcher:
-    """A plugin of the rank's session. ``begin`` forgets the phase before."""
+    """A plugin of the rank's session."""
 
-    def __init__(self) -> None:
+    def __init__(self, files: frozenset[Path]) -> None:
         self.collection_failures: dict[str, str] = {}
-        self.baseline: dict[str, Any] = {}
-        self.begin()
+        self._files = files
         self._warnings: list[dict[str, Any]] = []
+        self._pristine: Fingerprint | None = None
+        self._before: Fingerprint | None = None
+        self._wider_fixtures = False
+        self.begin_phase()
 
-    def begin(self) -> None:
-        """A phase begins."""
+    def enter(self) -> None:
+        """An item begins."""
+        self._before = Fingerprint.take()
+        self._pristine = self._pristine or self._before
+        self._wider_fixtures = False
+
+    def begin_phase(self) -> None:
+        """A phase begins: forget the one before."""
         self.ended_at = time.monotonic()
         self.error = ""
         self.collateral = False
@@ -35,13 +50,44 @@ class PhaseWatcher:
         taken, self._warnings = self._warnings, []
         return taken
 
-    def changes(self, *, nothing_alive: bool) -> list[str]:
-        """What differs from the state before any test, where no fixture can still be the reason."""
-        return [] if nothing_alive else []
+    def leftovers(self, *, nothing_alive: bool) -> list[str]:
+        """What the item left changed.
+
+        Args:
+            nothing_alive: Every fixture has been torn down, so the state must be that before the first item.
+                Else it must be that before this item, unless fixtures of a wider scope came or went with it.
+        """
+        now = Fingerprint.take()
+        found = []
+        if nothing_alive and self._pristine is not None:
+            found = now.changes_since(self._pristine)
+        elif not self._wider_fixtures and self._before is not None:
+            found = now.changes_since(self._before)
+        broken = sticky_device_error()
+        return [*found, broken] if broken else found
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        # What holds no tests on ranks need not be imported here; packages and conftest files must.
+        if (
+            not self._files
+            or collection_path.suffix != ".py"
+            or collection_path.name in {"__init__.py", "conftest.py"}
+        ):
+            return None
+        return None if collection_path in self._files else True
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, Any, Any]:
+        self._note(fixturedef)
+        return (yield)
+
+    def pytest_fixture_post_finalizer(self, fixturedef: Any) -> None:
+        self._note(fixturedef)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-        # Before the report is made: rewriting a large assertion takes time, and the first rank to fail is the cause.
+        # Before the report is made, which may take long: the first to fail is the cause.
         self.ended_at = time.monotonic()
         if call.excinfo is not None:
             self.error = call.excinfo.exconly(tryshort=True)
@@ -49,6 +95,9 @@ class PhaseWatcher:
                 _PEER_WENT_AWAY.search(self.error)
             )
         return (yield)
+
+    def _note(self, fixturedef: Any) -> None:
+        self._wider_fixtures |= fixturedef.scope != "function" and fixturedef.argname not in _HARMLESS
 
     @pytest.hookimpl(tryfirst=True, optionalhook=True)
     def pytest_timeout_set_timer(self) -> bool:
