@@ -40,7 +40,7 @@ class Listing(StrEnum):
     scenarios = "scenarios"
 
 
-def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's callback
+def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"harness {__version__}")
         raise typer.Exit
@@ -57,15 +57,21 @@ def top(
 
 @app.command()
 def check(
-    subjects: Annotated[list[str], typer.Argument(help="Built-in names, or your own as package.module:callable.")],
-    only: Annotated[list[str] | None, typer.Option("--only", help="Check ids or globs, such as 'sync/*'.")] = None,
+    subjects: Annotated[
+        list[str], typer.Argument(help="Built-in names, or your own as package.module:callable.")
+    ],
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="Check ids or globs, such as 'sync/*'.")
+    ] = None,
     scenario: Annotated[
         list[str] | None, typer.Option("--scenario", help="Scenario ids or globs, out of all of them.")
     ] = None,
     world: Annotated[str, typer.Option("--world", help="World sizes, such as 1,2.")] = "",
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")] = "auto",
     full: Annotated[bool, typer.Option("--full", help="Every scenario instead of the default set.")] = False,
-    expect: Annotated[Path | None, typer.Option("--expect", help="Baseline of known failures (TOML).")] = None,
+    expect: Annotated[
+        Path | None, typer.Option("--expect", help="Baseline of known failures (TOML).")
+    ] = None,
     write_baseline: Annotated[
         Path | None, typer.Option("--write-baseline", help="Write this run's failures as a first baseline.")
     ] = None,
@@ -106,16 +112,31 @@ def _worlds(text: str) -> tuple[int, ...]:
 
 def _run(request: Any) -> list[Cell]:
     """Run with a progress display on standard error."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
 
     from harness.conformance.run import run
 
-    columns = (SpinnerColumn(), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    columns = (
+        SpinnerColumn(),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
     with Progress(*columns, console=_console(stderr=True), transient=True) as progress:
         task = progress.add_task("starting", total=None)
 
         def on_plan(plan: Plan) -> None:
-            progress.update(task, total=len(plan.cells), description="preparing (DeepSpeed's op compiles once)")
+            progress.update(
+                task, total=len(plan.cells), description="preparing (DeepSpeed's op compiles once)"
+            )
 
         def on_cell(cell: Cell) -> None:
             text = f"{cell.subject} {cell.check} {cell.scenario}: {cell.verdict}"
@@ -124,7 +145,9 @@ def _run(request: Any) -> list[Cell]:
         return run(request, on_plan, on_cell)
 
 
-def _conclude(cells: list[Cell], device: str, known: Any, write_baseline: Path | None, json: Path | None) -> int:
+def _conclude(
+    cells: list[Cell], device: str, known: Any, write_baseline: Path | None, json: Path | None
+) -> int:
     """Print and write everything; the exit status."""
     from harness.conformance import baseline, record
     from harness.conformance.environment import environment
@@ -157,8 +180,14 @@ def list_(
     """List checks, subjects or scenarios."""
     from harness import listing
 
-    tables = {"checks": listing.checks, "subjects": listing.subjects, "scenarios": lambda: listing.scenarios(full=full)}
-    _console().print(tables[what.value]())
+    match what:
+        case Listing.checks:
+            table = listing.checks()
+        case Listing.subjects:
+            table = listing.subjects()
+        case Listing.scenarios:
+            table = listing.scenarios(full=full)
+    _console().print(table)
 
 
 @app.command()

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 GIB = 2**30
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - looked at, not written to
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,9 @@ def examine() -> list[Finding]:
 def _library(name: str, purpose: str, remedy: str, other: str = "") -> Finding:
     for distribution in (name, other):
         try:
-            return Finding(name, works=True, found=f"{distribution} {metadata.version(distribution)}: {purpose}")
+            return Finding(
+                name, works=True, found=f"{distribution} {metadata.version(distribution)}: {purpose}"
+            )
         except (metadata.PackageNotFoundError, ValueError):
             continue
     if find_spec(name) is not None:
@@ -68,17 +71,27 @@ def _processors() -> Finding:
 
 
 def _shared_memory() -> Finding:
-    place = Path("/dev/shm")  # noqa: S108 - looked at, not written to
+    place = Path(SHARED_MEMORY)
     if not place.is_dir():
-        return Finding("/dev/shm", works=False, found="absent", remedy="mount a tmpfs there; DeepSpeed on CPU uses it")
+        return Finding(
+            SHARED_MEMORY, works=False, found="absent", remedy="mount a tmpfs there; DeepSpeed on CPU uses it"
+        )
     free = shutil.disk_usage(place).free
-    return Finding("/dev/shm", free >= GIB // 4, f"{free / GIB:.1f} GiB free", "give it 256 MiB (docker: --shm-size=1g)")
+    return Finding(
+        SHARED_MEMORY,
+        free >= GIB // 4,
+        f"{free / GIB:.1f} GiB free",
+        "give it 256 MiB (docker: --shm-size=1g)",
+    )
 
 
 def _compiler() -> Finding:
     found = next((p for c in ("c++", "g++", "clang++") if (p := shutil.which(c))), None)
     return Finding(
-        "C++ compiler", found is not None, found or "none: ZeRO-3 on CPU needs one", "Debian: apt-get install g++"
+        "C++ compiler",
+        found is not None,
+        found or "none: ZeRO-3 on CPU needs one",
+        "Debian: apt-get install g++",
     )
 
 
@@ -88,7 +101,9 @@ def _operator() -> Finding:
     from harness.conformance.deepspeed_op import is_built
 
     built = is_built()
-    return Finding("DeepSpeed's CPU op", works=True, found="compiled" if built else "compiled at first use (1 minute)")
+    return Finding(
+        "DeepSpeed's CPU op", works=True, found="compiled" if built else "compiled at first use (1 minute)"
+    )
 
 
 def _cuda() -> Finding:
@@ -98,6 +113,8 @@ def _cuda() -> Finding:
 
     if not torch.cuda.is_available():
         why = "this torch is built without CUDA" if torch.version.cuda is None else "torch sees no device"
-        return Finding("CUDA", works=False, found=f"{why}: GPU tests skip", remedy="a machine with a GPU; all else runs")
+        return Finding(
+            "CUDA", works=False, found=f"{why}: GPU tests skip", remedy="a machine with a GPU; all else runs"
+        )
     names = ", ".join(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
     return Finding("CUDA", works=True, found=f"{torch.version.cuda}: {names}")

@@ -17,7 +17,7 @@ pytest_plugins = ["harness.ranks.plugin", "harness.conformance.plugin"]
 
 @pytest.fixture
 def memory() -> Callable[..., AbstractContextManager[Measurement]]:
-    """``with memory() as m:`` measures the block's peak and retained bytes (``harness.memory.measure``)."""
+    """Measures a block's peak and retained bytes: ``with memory() as m:`` (``harness.memory.measure``)."""
     from harness.memory import measure
 
     return measure

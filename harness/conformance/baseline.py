@@ -90,11 +90,14 @@ def compare(cells: Sequence[Cell], known: Sequence[Known]) -> list[str]:
         elif cell.verdict is Verdict.FAIL and entry is not None and entry.kind != cell.kind:
             surprises.append(f"{place}: expected to fail with {entry.kind}, fails with {cell.kind}")
         elif cell.verdict is Verdict.PASS and entry is not None:
-            surprises.append(f"{place}: passes, and the baseline says that it fails ({entry.reason}): remove it")
-    for entry in known:
-        if not any(entry.covers(cell) for cell in cells):
-            surprises.append(f"the baseline's {entry.subject} {entry.check} {entry.scenario} matches no cell")
-    return surprises
+            surprises.append(
+                f"{place}: passes, and the baseline says that it fails ({entry.reason}): remove it"
+            )
+    return surprises + [
+        f"the baseline's {entry.subject} {entry.check} {entry.scenario} matches no cell"
+        for entry in known
+        if not any(entry.covers(cell) for cell in cells)
+    ]
 
 
 def first(cells: Sequence[Cell]) -> str:

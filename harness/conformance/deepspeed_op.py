@@ -48,15 +48,19 @@ def ensure_built() -> None:
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
-        raise HarnessError(f"compiling DeepSpeed's shared-memory op did not end within {DEADLINE:.0f} s") from None
+        raise HarnessError(
+            f"compiling DeepSpeed's shared-memory op did not end within {DEADLINE:.0f} s"
+        ) from None
     if done.returncode:
-        raise HarnessError(f"compiling DeepSpeed's shared-memory op failed:\n{(done.stdout + done.stderr)[-2000:]}")
+        raise HarnessError(
+            f"compiling DeepSpeed's shared-memory op failed:\n{(done.stdout + done.stderr)[-2000:]}"
+        )
     for op in _ops():
         _stamp(op).write_text(str(op.stat().st_mtime_ns))
 
 
 def put_ninja_on_path() -> None:
-    """torch calls ``ninja`` by name; pip puts it beside the interpreter, which need not be on the path."""
+    """Torch calls ``ninja`` by name; pip puts it beside the interpreter, which need not be on the path."""
     beside = str(Path(sys.executable).parent)
     if beside not in os.environ.get("PATH", "").split(os.pathsep):
         os.environ["PATH"] = f"{beside}{os.pathsep}{os.environ.get('PATH', '')}"

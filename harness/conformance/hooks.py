@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 
 
 @pytest.hookspec
-def pytest_harness_cell(cell: Cell) -> None:  # type: ignore[empty-body]
+def pytest_harness_cell(cell: Cell) -> None:
     """A cell of the scoreboard is finished; called in the controller, in the order in which cells end."""

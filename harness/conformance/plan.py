@@ -78,7 +78,9 @@ def plan(request: Request) -> Plan:
         offset = DOMAINS.index(name)
         wanted = [check for check in checks if check.domain == name]
         if any(not check.smoke for check in wanted):
-            wanted = [c for c in load_checks().values() if c.domain == name and c.smoke and c not in wanted] + wanted
+            wanted = [
+                c for c in load_checks().values() if c.domain == name and c.smoke and c not in wanted
+            ] + wanted
         for subject_index, subject in enumerate(subjects):
             if name not in domains(subject):
                 continue

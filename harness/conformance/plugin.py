@@ -101,7 +101,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize(
         check.domain,
         [
-            pytest.param(key, id=key.id, marks=[pytest.mark.ranks(key.scenario.ranks)] * bool(key.scenario.ranks))
+            pytest.param(
+                key, id=key.id, marks=[pytest.mark.ranks(key.scenario.ranks)] * bool(key.scenario.ranks)
+            )
             for key in keys
         ],
         indirect=True,

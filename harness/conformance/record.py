@@ -7,7 +7,6 @@ import math
 import os
 from dataclasses import asdict
 from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import __version__
@@ -16,6 +15,7 @@ from harness.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 SCHEMA_VERSION = 1
 

@@ -121,20 +121,21 @@ def reproduce(key: CellKey) -> str:
     return shlex.join(command)
 
 
-def _verdict(reports: list[pytest.TestReport], properties: dict[str, Any]) -> tuple[Verdict, Kind | None, str]:
+def _verdict(  # noqa: PLR0911 - one return per verdict, in order of precedence
+    reports: list[pytest.TestReport], properties: dict[str, Any]
+) -> tuple[Verdict, Kind | None, str]:
     if VIOLATION in properties:
         violation = properties[VIOLATION]
         return Verdict.FAIL, Kind(violation["kind"]), violation["message"]
-    failed = [report for report in reports if report.failed]
-    if failed:
-        return _unjudged_failure(failed[0])
-    if NOT_RUN in properties:
-        return Verdict.NOT_RUN, None, str(properties[NOT_RUN])
-    if NOT_APPLICABLE in properties:
-        return Verdict.NOT_APPLICABLE, None, str(properties[NOT_APPLICABLE])
-    skipped = [report for report in reports if report.skipped]
-    if skipped:
-        return Verdict.NOT_RUN, None, _skip_reason(skipped[0])
+    for report in reports:
+        if report.failed:
+            return _unjudged_failure(report)
+    for name, verdict in ((NOT_RUN, Verdict.NOT_RUN), (NOT_APPLICABLE, Verdict.NOT_APPLICABLE)):
+        if name in properties:
+            return verdict, None, str(properties[name])
+    for report in reports:
+        if report.skipped:
+            return Verdict.NOT_RUN, None, _skip_reason(report)
     if any(report.when == "call" and report.passed for report in reports):
         return Verdict.PASS, None, ""
     return Verdict.ERROR, None, "the item ended without a report of its body"
@@ -145,7 +146,11 @@ def _unjudged_failure(report: pytest.TestReport) -> tuple[Verdict, Kind | None, 
     outcomes = getattr(report, "ranks", [])
     for outcome in outcomes:
         if outcome.status == "stuck" and _SUBJECT_FRAME in (outcome.stack or ""):
-            return Verdict.FAIL, Kind.HANG, f"rank {outcome.rank} did not end within its deadline: {outcome.detail}"
+            return (
+                Verdict.FAIL,
+                Kind.HANG,
+                f"rank {outcome.rank} did not end within its deadline: {outcome.detail}",
+            )
         if outcome.status in {"died", "silent"}:
             return Verdict.FAIL, Kind.DIED, f"rank {outcome.rank} {outcome.detail}"
     text = report.longreprtext.strip().splitlines()

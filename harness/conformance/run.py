@@ -45,6 +45,7 @@ def run(request: Request, on_plan: Callable[[Plan], None], on_cell: Callable[[Ce
     """Run the cells that ``request`` asks for; every cell is there in the end, whatever happened.
 
     Args:
+        request: what the user asked for.
         on_plan: called once, before anything starts.
         on_cell: called as each cell ends.
 
@@ -71,7 +72,14 @@ def run(request: Request, on_plan: Callable[[Plan], None], on_cell: Callable[[Ce
 
 def _arguments(request: Request) -> list[str]:
     folder = resources.files("harness.conformance")
-    arguments = ["--pyargs", "harness.conformance", "-c", str(folder / "pytest.ini"), "--rootdir", str(folder)]
+    arguments = [
+        "--pyargs",
+        "harness.conformance",
+        "-c",
+        str(folder / "pytest.ini"),
+        "--rootdir",
+        str(folder),
+    ]
     arguments += ["-p", "no:terminal", "-p", "no:cacheprovider", "-p", "no:benchmark"]
     arguments += ["-o", f"ranks_preload={' '.join(HEAVY)}"]
     for option, values in (
@@ -94,7 +102,10 @@ def _prepare(planned: Plan) -> None:
     os.environ.setdefault("DS_ACCELERATOR", "cuda" if cuda else "cpu")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    if any(getattr(key.scenario, "sharding", "") == "zero3" and key.scenario.missing() is None for key in planned.cells):
+    if any(
+        getattr(key.scenario, "sharding", "") == "zero3" and key.scenario.missing() is None
+        for key in planned.cells
+    ):
         from harness.conformance.deepspeed_op import ensure_built, put_ninja_on_path
 
         put_ninja_on_path()

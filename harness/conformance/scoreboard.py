@@ -46,7 +46,9 @@ def _table(cells: Sequence[Cell]) -> Table:
     for subject in subjects:
         table.add_column(subject, overflow="fold")
     for check in dict.fromkeys(cell.check for cell in cells):
-        row = [_summary([c for c in cells if (c.check, c.subject) == (check, subject)]) for subject in subjects]
+        row = [
+            _summary([c for c in cells if (c.check, c.subject) == (check, subject)]) for subject in subjects
+        ]
         table.add_row(check, *row)
     return table
 

@@ -56,7 +56,7 @@ class SubjectRaised(Violation):
         super().__init__(Kind.RAISED, f"{where} raised {type(cause).__name__}: {cause}")
 
 
-class NotApplicable(Exception):  # noqa: N818 - an outcome, not an error
+class NotApplicable(Exception):
     """The subject does not declare the capability that a check is about."""
 
 

@@ -35,7 +35,9 @@ class CudaMeter:
         import torch
 
         if not torch.cuda.is_available():
-            raise UsageError(f"cannot measure memory of {device!r}: torch sees no CUDA device on this machine")
+            raise UsageError(
+                f"cannot measure memory of {device!r}: torch sees no CUDA device on this machine"
+            )
         self._device = torch.device(device)
 
     @contextmanager

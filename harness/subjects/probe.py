@@ -35,7 +35,9 @@ def probe(target: str) -> str:
                 raise UsageError(answer["error"])
             return str(answer["domain"])
     last = (done.stderr.strip().splitlines() or ["nothing on standard error"])[-1]
-    raise UsageError(f"subject {target!r}: importing its module ended the process (exit status {done.returncode}): {last}")
+    raise UsageError(
+        f"subject {target!r}: importing its module ended the process (exit status {done.returncode}): {last}"
+    )
 
 
 def main(target: str) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import torch
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    import torch
 
 DEFAULT_CHUNK = 1 << 30  # bytes: the buffer that vLLM's packed broadcast fills before it copies, by default
 

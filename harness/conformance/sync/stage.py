@@ -94,7 +94,7 @@ class SyncCell:
         return torch.equal(self.stage.trainer.forward(), self.stage.logits)
 
 
-def _all_agree(own: bool, world_size: int) -> bool:  # noqa: FBT001 - one vote
+def _all_agree(own: bool, world_size: int) -> bool:
     if world_size == 1:
         return own
     votes = torch.tensor([int(own)])

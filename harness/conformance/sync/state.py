@@ -47,7 +47,7 @@ class _Parameter:
         if _gathered(self.parameter):
             self.parameter.partition(has_been_updated=False)  # type: ignore[attr-defined]
         if hasattr(self.parameter, "ds_tensor"):
-            self.parameter.ds_tensor = self.storage  # type: ignore[attr-defined]
+            self.parameter.ds_tensor = self.storage
         else:
             self.parameter.data = self.storage
         self.storage.data.copy_(self.content)
@@ -119,7 +119,9 @@ def _raw(tensor: torch.Tensor) -> torch.Tensor:
 
 def _gathered(parameter: torch.nn.Parameter) -> bool:
     status = getattr(parameter, "ds_status", None)
-    return status is not None and status.name != "NOT_AVAILABLE" and not getattr(parameter, "ds_persist", False)
+    return (
+        status is not None and status.name != "NOT_AVAILABLE" and not getattr(parameter, "ds_persist", False)
+    )
 
 
 def _flags(model: Any) -> dict[str, dict[str, Any]]:

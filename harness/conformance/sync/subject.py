@@ -92,7 +92,9 @@ class Round:
 
 def _pair(item: object, index: int) -> tuple[str, torch.Tensor]:
     if not (isinstance(item, tuple) and len(item) == 2):
-        raise Violation(Kind.BROKEN, f"yield {index}: expected a (name, tensor) pair, got {type(item).__name__}")
+        raise Violation(
+            Kind.BROKEN, f"yield {index}: expected a (name, tensor) pair, got {type(item).__name__}"
+        )
     name, tensor = item
     if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
         raise Violation(

@@ -60,7 +60,8 @@ def test_names(sync: SyncCell) -> None:
         )
     if missing:
         raise Violation(
-            Kind.MISSING, f"{len(missing)} of {len(expected)} parameters never yielded, the first: {missing[0]}"
+            Kind.MISSING,
+            f"{len(missing)} of {len(expected)} parameters never yielded, the first: {missing[0]}",
         )
     if repeated:
         raise Violation(
@@ -95,7 +96,9 @@ def test_metadata(sync: SyncCell) -> None:
     )
     for index, (before, after) in enumerate(zip(declared, passed, strict=False)):
         if before != after:
-            raise Violation(Kind.WRONG, f"entry {index}: metadata() declares {before}, the pass yielded {after}")
+            raise Violation(
+                Kind.WRONG, f"entry {index}: metadata() declares {before}, the pass yielded {after}"
+            )
     if len(declared) != len(passed):
         raise Violation(
             Kind.WRONG, f"metadata() declares {len(declared)} tensors, the pass yielded {len(passed)}"
@@ -138,7 +141,11 @@ def test_values(sync: SyncCell) -> None:
             worst, worst_name = error, name
     adapted = sum(target.adapted for target in sync.targets.values())
     sync.evidence.update(
-        tensors=len(got), bit_equal_to_peft=exact, adapted=adapted, unmerged=len(unmerged), worst_in_bounds=worst
+        tensors=len(got),
+        bit_equal_to_peft=exact,
+        adapted=adapted,
+        unmerged=len(unmerged),
+        worst_in_bounds=worst,
     )
     if unmerged:
         raise Violation(
