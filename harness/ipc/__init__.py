@@ -4,9 +4,10 @@
 """
 
 from harness.ipc.call import Call, Reply
-from harness.ipc.errors import ForeignProcess, PoolClosed, WorkerFailed
-from harness.ipc.failure import Cause, Failure
-from harness.ipc.pool import START_METHODS, WorkerPool
+from harness.ipc.door import START_METHODS
+from harness.ipc.errors import ForeignProcess, PoolClosed, UnreportedPost, WorkerFailed
+from harness.ipc.failure import Cause, Failure, FailureKind
+from harness.ipc.pool import WorkerPool
 from harness.ipc.process import StartMethod, WorkerProcess
 
 __all__ = [
@@ -14,10 +15,12 @@ __all__ = [
     "Call",
     "Cause",
     "Failure",
+    "FailureKind",
     "ForeignProcess",
     "PoolClosed",
     "Reply",
     "StartMethod",
+    "UnreportedPost",
     "WorkerFailed",
     "WorkerPool",
     "WorkerProcess",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.ipc.envelope import Kind, Message
 from harness.ipc.errors import WorkerFailed
 from harness.ipc.failure import Failure, describe_exception, failure_from
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +29,11 @@ class Carrier(Protocol):
     def pump(self, done: Callable[[], object], until: float) -> bool:
         """Move bytes until ``done()`` or until the monotonic time ``until``; whether it is done."""
 
-    def give_up(self, call: Call, failure_of: Callable[[int], Failure] | None) -> None:
-        """Expect no further reply to the call; settle each missing one as ``failure_of(worker)``, if given."""
+    def expire(self, call: Call, seconds: float) -> None:
+        """Let every worker that still owes a reply fail for having been silent for ``seconds``."""
 
-    def overdue(self, call: Call, index: int, seconds: float) -> Failure:
-        """The failure of a worker that has not answered within ``seconds``."""
+    def abandon(self, call: Call) -> None:
+        """Expect no further reply."""
 
 
 class Call:
@@ -40,6 +42,7 @@ class Call:
     Attributes:
         id: number of the call, never used twice in a pool.
         method: what was called.
+        size: how many workers were asked.
         pending: indices of the workers whose reply is still owed.
         replies: what has arrived, by worker index; filled by :meth:`wait`.
     """
@@ -50,6 +53,8 @@ class Call:
         self.pending: set[int] = set(indices)
         self.size = len(self.pending)
         self.replies: dict[int, Reply] = {}
+        self.on_settled: Callable[[], None] | None = None
+        """Called once, by the thread that delivers the last reply; it must not block nor use the pool."""
         self._carrier = carrier
         # Filled by whichever thread reads the pipes, under the pool's lock; emptied by the caller's thread.
         self._expected: set[int] = set(self.pending)
@@ -64,18 +69,16 @@ class Call:
         Returns:
             True when ``replies`` has grown; False when the time is up or nothing is pending.
         """
-        if not self.pending:
-            return False
-        if not self._carrier.pump(self._arrived.__len__, time.monotonic() + timeout):
+        if not self.pending or not self._pump(time.monotonic() + timeout):
             return False
         self._take()
         return True
 
     def collect(self, timeout: float) -> None:
-        """Wait until every worker has answered or failed; those that have not in ``timeout`` seconds have failed."""
+        """Wait until every worker has answered or failed; who has not in ``timeout`` seconds has failed."""
         until = time.monotonic() + timeout
         try:
-            while self.pending and self._carrier.pump(self._arrived.__len__, until):
+            while self.pending and self._pump(until):
                 self._take()
             if self.pending:
                 self.expire(timeout)
@@ -83,17 +86,12 @@ class Call:
             self.abandon()
             raise
 
-    def expire(self, seconds: float) -> None:
-        """The deadline of ``seconds`` has passed: every worker that still owes a reply has failed."""
-        self._carrier.give_up(self, lambda index: self._carrier.overdue(self, index, seconds))
-        self._take()
-
     def results(self, timeout: float) -> list[Any]:
         """Wait for every worker; one result per worker, in worker order.
 
         Raises:
-            WorkerFailed: at least one failed or did not answer within ``timeout`` seconds; raised only after
-                every other worker's reply has been collected.
+            WorkerFailed: at least one failed or did not answer within ``timeout`` seconds; raised only after every
+                other worker's reply has been collected.
         """
         self.collect(timeout)
         failures = self.failures()
@@ -105,24 +103,36 @@ class Call:
         """The failures among the replies so far."""
         return [reply.failure for reply in self.replies.values() if reply.failure is not None]
 
+    def expire(self, seconds: float) -> None:
+        """The deadline of ``seconds`` has passed: every worker that still owes a reply has failed."""
+        self._carrier.expire(self, seconds)
+        self._take()
+
     def abandon(self) -> None:
         """Stop waiting for good: replies that still arrive are recognised by their id and dropped."""
-        self._carrier.give_up(self, None)
+        self._carrier.abandon(self)
         self.pending.clear()
 
+    def expects(self, index: int) -> bool:
+        """Whether nothing of this worker has arrived. Called under the pool's lock."""
+        return index in self._expected
+
+    def owing(self) -> list[int]:
+        """The workers of which nothing has arrived. Called under the pool's lock."""
+        return sorted(self._expected)
+
     def arrive(self, index: int, item: Message | Failure) -> bool:
-        """The reading thread delivers; True when this was the last reply owed. Called under the pool's lock."""
+        """Take delivery of a worker's reply; True when it was the last. Called under the pool's lock."""
         if index in self._expected:
             self._expected.discard(index)
             self._arrived.append((index, item))
         return not self._expected
 
-    def expects(self) -> frozenset[int]:
-        """Workers of which nothing has arrived. Called under the pool's lock."""
-        return frozenset(self._expected)
+    def _pump(self, until: float) -> bool:
+        return self._carrier.pump(self._arrived.__len__, until)
 
     def _take(self) -> None:
-        """Decode what has arrived, here and not in the reading thread: decoding runs foreign code."""
+        """Decode what has arrived, here and not in the thread that read it: decoding runs foreign code."""
         while self._arrived:
             index, item = self._arrived.popleft()
             self.pending.discard(index)
@@ -132,14 +142,13 @@ class Call:
 
     def _open(self, index: int, message: Message) -> Reply:
         if message.kind is Kind.FAILURE:
-            first, *others = (
-                failure_from(index, kind, description, method=method or self.method, posted=posted)
-                for kind, method, posted, description in message.decode()
-            )
-            return Reply(failure=first.with_others(others))
+            first, *others = [
+                failure_from(told, worker=index, kind=kind, method=method or self.method, posted=posted)
+                for kind, method, posted, told in message.decode()
+            ]
+            return Reply(failure=replace(first, also=tuple(others)))
         try:
-            return Reply(value=message.decode())
+            return Reply(message.decode())
         except Exception as error:  # noqa: BLE001 - the value's own code runs in its unpickling
-            return Reply(
-                failure=failure_from(index, "undecodable", describe_exception(error), method=self.method)
-            )
+            told = describe_exception(error)
+            return Reply(failure=failure_from(told, worker=index, kind="undecodable", method=self.method))

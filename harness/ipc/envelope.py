@@ -14,12 +14,13 @@ belongs. Everything is encoded before the first byte is sent.
 from __future__ import annotations
 
 import enum
-import socket
 import struct
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.ipc.pickling import Buffer, Parcel, decode
+
+if TYPE_CHECKING:
+    import socket
 
 _HEADER = struct.Struct("<2sBBIQQ")
 _MAGIC = b"hI"
@@ -32,11 +33,15 @@ _IOV = 512
 class Kind(enum.IntEnum):
     """What a message is."""
 
-    CALL = 1
-    POST = 2
-    CLOSE = 3
-    RESULT = 4
-    FAILURE = 5
+    BUILD = 1
+    CALL = 2
+    POST = 3
+    CLOSE = 4
+    RESULT = 5
+    FAILURE = 6
+
+
+_KINDS = {int(kind): kind for kind in Kind}
 
 
 class _Stage(enum.Enum):
@@ -45,12 +50,11 @@ class _Stage(enum.Enum):
     BODY = 3
 
 
-class GarbledPipe(Exception):  # noqa: N818 - never leaves this package: the pool turns it into a Failure
+class GarbledPipe(Exception):
     """Bytes arrived that are no envelope: somebody else wrote to this pipe."""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """One message that has arrived whole, not decoded yet."""
 
     kind: Kind
@@ -117,15 +121,21 @@ class Outgoing:
 
 
 class Incoming:
-    """Puts messages together from what a pipe delivers; keeps a partial one between calls."""
+    """Puts messages together from what a pipe delivers; keeps a partial one between calls.
 
-    __slots__ = ("_ahead", "_arrived", "_filled", "_first", "_head", "_room", "_stage", "_total", "_view")
+    Reads go into a small buffer first, which nearly always holds one whole message and nothing else; what it does not
+    hold of a larger message is read straight into the memory where the message is kept.
+    """
 
     def __init__(self) -> None:
+        self._buffer = bytearray(_JOIN_BYTES)
+        self._window = memoryview(self._buffer)
+        self._over = self._window[:0]
+        """What has been read beyond the message that was handed out last."""
         self._restart()
 
     def _restart(self) -> None:
-        self._stage: _Stage = _Stage.HEAD
+        self._stage = _Stage.HEAD
         self._head: tuple[Kind, int, bool] = (Kind.CALL, 0, False)
         self._arrived: list[bytearray] = []
         self._ahead: list[int] = []
@@ -133,9 +143,17 @@ class Incoming:
         self._expect(_HEADER.size)
 
     def _expect(self, length: int) -> None:
-        self._room = bytearray(length)
+        try:
+            self._room = bytearray(length)
+        except (MemoryError, OverflowError):
+            raise GarbledPipe(f"{length} bytes were announced, for which there is no room".encode()) from None
         self._view = memoryview(self._room)
         self._filled = 0
+
+    @property
+    def buffered(self) -> bool:
+        """Whether bytes of a further message are here already: the pipe need not be readable for it."""
+        return bool(self._over)
 
     @property
     def progress(self) -> tuple[int, int] | None:
@@ -151,20 +169,53 @@ class Incoming:
             EOFError: the other end is closed.
             GarbledPipe: what arrived is not an envelope.
         """
+        if self._stage is _Stage.HEAD and not self._filled and not self._over:
+            count = self._read(pipe, self._window)
+            if count is None:
+                return None
+            message = self._whole(count)
+            if message is not None:
+                return message
+            self._over = self._window[:count]
+        return self._assemble(pipe)
+
+    def _whole(self, count: int) -> Message | None:
+        """The buffer's first ``count`` bytes as a message, if they are exactly one."""
+        if count < _HEADER.size:
+            return None
+        magic, kind, by_dill, further, call_id, length = _HEADER.unpack_from(self._buffer)
+        if further or length != count - _HEADER.size or magic != _MAGIC or kind not in _KINDS:
+            return None
+        return Message(_KINDS[kind], call_id, bool(by_dill), [self._buffer[_HEADER.size : count]])
+
+    def _assemble(self, pipe: socket.socket) -> Message | None:
         while True:
-            while self._filled < len(self._view):
-                try:
-                    count = pipe.recv_into(self._view[self._filled :])
-                except BlockingIOError:
-                    return None
-                except ConnectionResetError:
-                    count = 0
-                if count == 0:
-                    raise EOFError
+            while (room := len(self._view) - self._filled) > 0:
+                if self._over:
+                    count = min(room, len(self._over))
+                    self._view[self._filled : self._filled + count] = self._over[:count]
+                    self._over = self._over[count:]
+                else:
+                    read = self._read(pipe, self._view[self._filled :])
+                    if read is None:
+                        return None
+                    count = read
                 self._filled += count
             message = self._filled_up()
             if message is not None:
                 return message
+
+    @staticmethod
+    def _read(pipe: socket.socket, view: memoryview) -> int | None:
+        try:
+            count = pipe.recv_into(view)
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:
+            count = 0
+        if count == 0:
+            raise EOFError
+        return count
 
     def _filled_up(self) -> Message | None:
         """The room of this stage is full: make room for the next, or hand out the whole message."""
@@ -187,13 +238,9 @@ class Incoming:
 
     def _read_head(self) -> None:
         magic, kind, by_dill, further, call_id, length = _HEADER.unpack(self._room)
-        if magic != _MAGIC:
-            raise GarbledPipe(bytes(magic))
-        self._head = (Kind(kind), call_id, bool(by_dill))
+        if magic != _MAGIC or kind not in _KINDS or by_dill > 1:
+            raise GarbledPipe(bytes(self._room))
+        self._head = (_KINDS[kind], call_id, bool(by_dill))
         self._first = self._total = length
-        if further:
-            self._stage = _Stage.TABLE
-            self._expect(8 * further)
-        else:
-            self._stage = _Stage.BODY
-            self._expect(length)
+        self._stage = _Stage.TABLE if further else _Stage.BODY
+        self._expect(8 * further if further else length)

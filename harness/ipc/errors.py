@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError, UsageError
-from harness.ipc.failure import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from harness.ipc.failure import Failure
 
 
 class WorkerFailed(HarnessError):
@@ -50,3 +54,7 @@ class PoolClosed(UsageError):
 
 class ForeignProcess(UsageError):
     """The pool was used in a process that was forked from its owner."""
+
+
+class UnreportedPost(RuntimeWarning):
+    """A post failed, and the pool was closed before a call could report it."""

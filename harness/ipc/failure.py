@@ -10,21 +10,26 @@ from __future__ import annotations
 import signal
 import time
 import traceback
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-Kind: TypeAlias = Literal["raised", "unpicklable", "died", "silent", "unsent", "undecodable", "closed"]
+FailureKind: TypeAlias = Literal["raised", "unpicklable", "died", "silent", "unsent", "undecodable", "closed"]
 """How a worker failed a call.
 
-``raised``: the method raised; ``unpicklable``: its result cannot be sent; ``undecodable``: its result arrived but cannot
-be rebuilt in the parent; ``died``: its process ended; ``silent``: no reply within the deadline; ``unsent``: it was not
-asked, or had not begun to take the request when the deadline passed; ``closed``: the pool was closed meanwhile.
+``raised``: the method raised; ``unpicklable``: its result cannot be sent; ``undecodable``: its result arrived but
+cannot be rebuilt in the parent; ``died``: its process ended; ``silent``: no reply within the deadline; ``unsent``: it
+was not asked, or did not begin to read the request in time; ``closed``: the pool was closed meanwhile.
 """
+
+Description: TypeAlias = tuple[str, str, str, tuple[tuple[str, str, str], ...], float]
+"""An exception as it crosses the pipe: type name, message, traceback, chain of (type name, message, relation), time."""
 
 _MAX_CAUSES = 32
 _DEATH_NOTICE_S = 0.05
-"""A death is stamped when the parent notices it, a raise where it happens: deaths sort as if noticed this much sooner."""
+"""A death is stamped where it is noticed, a raise where it happens: deaths sort as if noticed this much sooner."""
+_CHAIN_SLOTS = ("__cause__", "__context__", "__suppress_context__")
+_CONCLUDED = {"silent": 1e12, "unsent": 2e12, "closed": 2e12}
+"""Kinds that the parent concludes from something else sort behind everything that happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,26 +38,29 @@ class Cause:
 
     type_name: str
     message: str
-    relation: Literal["cause", "context"]
+    relation: str
     """``cause`` for ``raise … from``, ``context`` for an exception raised while another was handled."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """One worker's failure of one call."""
 
     worker: int
     """Index of the worker in its pool."""
-    kind: Kind
-    type_name: str
-    """Qualified name of the exception's class; empty when no exception was raised."""
+    kind: FailureKind
+    method: str
+    """What was called; ``start`` for the building of the worker's object."""
     message: str
-    traceback: str
+    """The exception's own message, or a sentence on what happened to the worker."""
+    type_name: str = ""
+    """Qualified name of the exception's class; empty when no exception was raised."""
+    traceback: str = ""
     """The remote traceback as Python prints it, chain included; empty when there is none."""
-    causes: tuple[Cause, ...]
-    at: float
+    causes: tuple[Cause, ...] = ()
+    """The chain of the exception, nearest first."""
+    at: float = field(default_factory=time.monotonic)
     """``time.monotonic()`` of the failure: that clock is common to all processes of the machine."""
-    method: str = ""
     posted: bool = False
     """True when the failed request was a post that came before the call that reports it."""
     exit_status: int | None = None
@@ -67,17 +75,8 @@ class Failure:
 
     @property
     def order(self) -> float:
-        """Sort key that puts the root cause first: when it happened; what the parent merely concluded comes last."""
-        concluded = {"silent": 1e12, "unsent": 2e12, "closed": 2e12}
-        return self.at + concluded.get(self.kind, 0.0) - (_DEATH_NOTICE_S if self.kind == "died" else 0.0)
-
-    def with_others(self, others: Iterable[Failure]) -> Failure:
-        """This failure, with others of the same worker that surface with it."""
-        return replace(self, also=tuple(others))
-
-    def died(self, at: float, exit_status: int | None) -> Failure:
-        """This failure as a death at the monotonic time ``at``."""
-        return replace(self, at=at, exit_status=exit_status)
+        """Sort key that puts the root cause first."""
+        return self.at + _CONCLUDED.get(self.kind, 0.0) - (_DEATH_NOTICE_S if self.kind == "died" else 0.0)
 
     def headline(self) -> str:
         """The failure in one sentence, without its traceback."""
@@ -93,26 +92,29 @@ class Failure:
         return f"{where}: {self.message}"
 
 
-def describe_exception(error: BaseException) -> tuple[str, str, str, tuple[tuple[str, str, str], ...], float]:
-    """Take from an exception what :func:`failure_from` needs, as plain data, whatever the exception's class does.
-
-    Returns:
-        Type name, message, traceback text, chain as (type name, message, relation) and the time of the call.
-    """
+def describe_exception(error: BaseException) -> Description:
+    """Take from an exception what can be sent: plain data, whatever the exception's class does."""
     at = time.monotonic()
-    chain = []
-    for link, relation in _chain(error):
-        chain.append((_type_name(link), _message(link), relation))
-    return _type_name(error), _message(error), _traceback(error), tuple(chain), at
+    chain = tuple((_type_name(link), _message(link), relation) for link, relation in _chain(error))
+    return _type_name(error), _message(error), _traceback(error), chain, at
 
 
 def failure_from(
-    worker: int, kind: Kind, description: tuple[Any, ...], *, method: str = "", posted: bool = False
+    description: Description, *, worker: int, kind: FailureKind, method: str, posted: bool = False
 ) -> Failure:
-    """Rebuild a failure from what :func:`describe_exception` took, on the receiving side."""
+    """The failure that a description tells of, on the side that received it."""
     type_name, message, text, chain, at = description
-    causes = tuple(Cause(name, said, relation) for name, said, relation in chain)
-    return Failure(worker, kind, type_name, message, text, causes, at, method=method, posted=posted)
+    return Failure(
+        worker=worker,
+        kind=kind,
+        method=method,
+        message=message,
+        type_name=type_name,
+        traceback=text,
+        causes=tuple(Cause(*link) for link in chain),
+        at=at,
+        posted=posted,
+    )
 
 
 def describe_exit(status: int | None) -> str:
@@ -128,15 +130,13 @@ def describe_exit(status: int | None) -> str:
     return f"was killed by {name} (signal {-status})"
 
 
-def _chain(error: BaseException) -> list[tuple[BaseException, Literal["cause", "context"]]]:
-    links: list[tuple[BaseException, Literal["cause", "context"]]] = []
+def _chain(error: BaseException) -> list[tuple[BaseException, str]]:
+    links: list[tuple[BaseException, str]] = []
     seen = {id(error)}
     current = error
     while len(links) < _MAX_CAUSES:
         # Through BaseException's own slots: a subclass may define properties of these names.
-        cause = BaseException.__cause__.__get__(current)  # type: ignore[attr-defined]
-        context = BaseException.__context__.__get__(current)  # type: ignore[attr-defined]
-        suppressed = BaseException.__suppress_context__.__get__(current)  # type: ignore[attr-defined]
+        cause, context, suppressed = (_slot(current, name) for name in _CHAIN_SLOTS)
         following = cause if cause is not None else (None if suppressed else context)
         if following is None or id(following) in seen:
             break
@@ -144,6 +144,10 @@ def _chain(error: BaseException) -> list[tuple[BaseException, Literal["cause", "
         links.append((following, "cause" if cause is not None else "context"))
         current = following
     return links
+
+
+def _slot(error: BaseException, name: str) -> Any:
+    return BaseException.__dict__[name].__get__(error)
 
 
 def _plain(text: str) -> str:
@@ -175,5 +179,5 @@ def _traceback(error: BaseException) -> str:
     try:
         return _plain("".join(traceback.format_exception(error)))
     except BaseException:  # noqa: BLE001 - formatting reads the user's attributes
-        frames = traceback.format_tb(BaseException.__traceback__.__get__(error))  # type: ignore[attr-defined]
+        frames = traceback.format_tb(_slot(error, "__traceback__"))
         return _plain("Traceback (most recent call last):\n" + "".join(frames) + _type_name(error) + "\n")

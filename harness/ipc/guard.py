@@ -5,8 +5,8 @@ gives Python a turn. This process can. It holds the reading end of a pipe whose 
 the owner ends, however it ends, the kernel closes that end. The guard then kills every registered worker and all that
 descends from it, and removes the owner's temporary folders, which a killed process cannot.
 
-This file is run by its path, without the package, so that it starts in milliseconds: it imports only a few modules of
-the standard library. The package imports :func:`family` and :func:`kill_family` from here.
+This file is run by its path, without the package, so that it starts in milliseconds: it imports only a few modules
+of the standard library. The package imports :func:`families` and :func:`kill_families` from here.
 """
 
 from __future__ import annotations
@@ -18,8 +18,23 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_ROUNDS = 8
+"""A process may fork while it is being killed; its child is found on the next look. This many looks at most."""
+
+_STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "in uninterruptible sleep",
+    "T": "stopped",
+    "t": "stopped by a debugger",
+    "Z": "ended",
+    "X": "ended",
+}
 
 
 class Relative(NamedTuple):
@@ -32,105 +47,124 @@ class Relative(NamedTuple):
     """Start time: tells a process from a later one of the same number."""
 
 
-def family(root: int) -> list[Relative]:
-    """The processes that descend from ``root`` or belong to the session that it leads, ``root`` left out.
+def families(roots: Iterable[int]) -> list[Relative]:
+    """The processes that descend from ``roots`` or belong to a session that one of them leads, roots left out.
 
-    A worker leads a session of its own, so grandchildren are found even when their parent has ended before them.
-    Resource trackers of ``multiprocessing`` are left out: they end by themselves when those who use them have ended,
-    and unlink shared memory as they do; killed, they would leak it.
+    A worker leads a session of its own, so a grandchild is found even when its parent has ended before it. Left out
+    are this process and the resource trackers of ``multiprocessing``: those end by themselves when the processes that
+    use them have ended, and unlink shared memory as they do; killed, they would leave it behind.
     """
+    known = set(roots)
     everyone = _processes()
-    found: dict[int, Relative] = {one.pid: one for one in everyone if one.session == root and one.pid != root}
-    parents = {root, *found}
-    while True:
-        more = [one for one in everyone if one.parent in parents and one.pid not in parents]
-        if not more:
-            break
-        for one in more:
-            found[one.pid] = one
-            parents.add(one.pid)
+    found = {one.pid: one for one in everyone if one.session in known and one.pid not in known}
+    known.update(found)
+    while more := [one for one in everyone if one.parent in known and one.pid not in known]:
+        found.update((one.pid, one) for one in more)
+        known.update(one.pid for one in more)
     found.pop(os.getpid(), None)
     return [one for one in found.values() if not _is_resource_tracker(one.pid)]
 
 
-def kill_family(root: int, known: Iterable[Relative] = (), *, root_too: bool = True) -> list[int]:
-    """SIGKILL ``root`` and its family, and those of ``known`` that still run. Returns the pids that got the signal."""
-    killed = []
-    if root_too:
-        killed += _kill([root])
-    for _ in range(8):  # a process may fork while it is being killed; its child is found on the next look
-        current = family(root)
-        alive = [one.pid for one in known if _born(one.pid) == one.born]
-        fresh = [pid for pid in {*(one.pid for one in current), *alive} if pid not in killed]
+def kill_families(
+    roots: Iterable[int], known: Iterable[Relative] = (), *, roots_too: bool = True
+) -> list[int]:
+    """SIGKILL ``roots`` and their families.
+
+    Args:
+        roots: pids of workers; one that has ended still leads its session.
+        known: relatives noted earlier, which may have lost their place in the family since.
+        roots_too: False to spare the roots themselves.
+
+    Returns:
+        The pids that got the signal.
+    """
+    roots = set(roots)
+    # Who descends from whom must be read before the first is killed: orphans get another parent.
+    doomed = {one.pid for one in families(roots)} | {one.pid for one in known if _born(one.pid) == one.born}
+    killed: set[int] = set()
+    fresh = doomed | roots if roots_too else doomed
+    for _ in range(_ROUNDS):
         if not fresh:
             break
-        killed += _kill(fresh)
-    return killed
+        killed |= {pid for pid in fresh if _kill(pid)}
+        fresh = {one.pid for one in families(roots | doomed)} - killed
+        doomed |= fresh
+    return sorted(killed)
 
 
-def _kill(pids: Iterable[int]) -> list[int]:
-    reached = []
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-            reached.append(pid)
-    return reached
+def state(pid: int) -> str:
+    """What a process does, in a word or two; ``ended`` when there is none."""
+    fields = _stat_fields(pid)
+    if fields is None:
+        return "ended" if _has_proc() else "state unknown"
+    return _STATES.get(fields[0], f"state {fields[0]}")
+
+
+def _kill(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
 
 
 def _processes() -> list[Relative]:
-    if not os.path.isdir("/proc/self"):  # noqa: PTH112 - pathlib would double this file's start time
+    if not _has_proc():
         return _processes_by_ps()
-    found = []
-    for name in os.listdir("/proc"):  # noqa: PTH208
-        if name.isdigit():
-            one = _stat(int(name))
-            if one is not None:
-                found.append(one)
-    return found
+    numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - pathlib doubles the
+    return [
+        one for one in map(_stat, numbers) if one is not None
+    ]  #                     start time of this file
 
 
-def _stat(pid: int) -> Relative | None:
+def _has_proc() -> bool:
+    return os.path.isdir("/proc/self")  # noqa: PTH112 - as above
+
+
+def _stat_fields(pid: int) -> list[str] | None:
+    """The fields of /proc/<pid>/stat from the state on."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - as above
             text = file.read().decode("ascii", "replace")
     except OSError:
         return None
     # The name in parentheses may hold anything, parentheses too: the fields begin after the last one.
-    fields = text[text.rindex(")") + 2 :].split()
-    if fields[0] in "ZX":
+    return text[text.rindex(")") + 2 :].split()
+
+
+def _stat(pid: int) -> Relative | None:
+    """A process that runs; None for one that has ended or only waits to be reaped."""
+    fields = _stat_fields(pid)
+    if fields is None or fields[0] in "ZX":
         return None
     return Relative(pid, int(fields[1]), int(fields[3]), fields[19])
 
 
 def _born(pid: int) -> str | None:
-    if os.path.isdir("/proc/self"):  # noqa: PTH112
+    if _has_proc():
         one = _stat(pid)
         return one.born if one else None
     return next((one.born for one in _processes_by_ps() if one.pid == pid), None)
 
 
 def _processes_by_ps() -> list[Relative]:
-    listing = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid=,sess=,stat=,lstart="], capture_output=True, text=True, check=False
-    )
-    found = []
-    for line in listing.stdout.splitlines():
-        pid, parent, session, state, born = line.split(None, 4)
-        if not state.startswith("Z"):
-            found.append(Relative(int(pid), int(parent), int(session, 16) if session != "0" else 0, born))
-    return found
+    """Where there is no /proc; sessions stay unknown there, and only descent counts."""
+    command = ["ps", "-A", "-o", "pid=,ppid=,stat=,lstart="]
+    listing = subprocess.run(command, capture_output=True, text=True, check=False)
+    rows = [line.split(None, 3) for line in listing.stdout.splitlines()]
+    return [Relative(int(pid), int(parent), 0, born) for pid, parent, stat, born in rows if stat[0] != "Z"]
 
 
 def _is_resource_tracker(pid: int) -> bool:
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123
+        with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123 - as above
             return b"resource_tracker import main" in file.read()
     except OSError:
         return False
 
 
 def _watch(orders: int, owner: int) -> None:
-    """Read orders until the owner is gone: ``+pid`` registers, ``-pid`` forgets, ``d path`` names a folder."""
+    """Heed orders until the owner is gone: ``+pid`` registers, ``-pid`` forgets, ``d path`` names a folder."""
     workers: set[int] = set()
     folders: list[str] = []
     poll = select.poll()
@@ -143,17 +177,16 @@ def _watch(orders: int, owner: int) -> None:
         data = os.read(orders, 65536) if orders in ready else b""
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
-            order, operand = line[:1], line[1:].decode()
+            order, operand = line[:1], os.fsdecode(line[1:])
             if order == b"+":
                 workers.add(int(operand))
             elif order == b"-":
                 workers.discard(int(operand))
-            elif order == b"d":
+            else:
                 folders.append(operand)
         if not data:
             break
-    for worker in workers:
-        kill_family(worker)
+    kill_families(workers)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -161,6 +194,7 @@ def _watch(orders: int, owner: int) -> None:
 def _main() -> None:
     orders, owner = int(sys.argv[1]), int(sys.argv[2])
     os.setsid()  # a Ctrl-C at the terminal is for the owner
+    os.chdir("/")
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)

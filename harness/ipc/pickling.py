@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -22,8 +23,7 @@ OUT_OF_BAND_BYTES = 64 * 1024
 """Smaller buffers travel inside the pickle: a table entry and a read of their own would cost more than the copy."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parcel:
+class Parcel(NamedTuple):
     """One encoded object."""
 
     chunks: list[bytes]
@@ -34,21 +34,32 @@ class Parcel:
     """Which of the two picklers wrote it: dill's stream needs dill's reader."""
 
 
-class _Chunks:
-    """A file that keeps what is written as it is, so that a large ``bytes`` object is never copied."""
+class _Keeper:
+    """What a pickler writes to: keeps every piece as it is, so that large data is never copied."""
 
-    __slots__ = ("chunks",)
+    __slots__ = ("buffers", "chunks")
 
     def __init__(self) -> None:
         self.chunks: list[bytes] = []
+        self.buffers: list[memoryview] = []
 
-    def write(self, data: Buffer) -> int:
+    def write(self, data: Buffer) -> None:
         # Anything but exact bytes may be a view of memory that is valid only during this call.
         self.chunks.append(data if type(data) is bytes else bytes(data))
-        return len(data)
+
+    def keep_in_band(self, buffer: pickle.PickleBuffer) -> bool:
+        """The pickler asks where a buffer shall travel: true for within the stream."""
+        try:
+            view = buffer.raw()
+        except BufferError:  # not contiguous: only a copy can carry it
+            return True
+        if view.nbytes < OUT_OF_BAND_BYTES:
+            return True
+        self.buffers.append(view)
+        return False
 
 
-class _NeedsDill(Exception):  # noqa: N818 - control flow between two picklers, never seen outside this file
+class _NeedsDill(Exception):
     """The object refers to something that only dill can carry."""
 
 
@@ -67,13 +78,12 @@ def encode(value: Any) -> Parcel:
     Raises:
         BaseException: whatever the object's own ``__reduce__`` raises, or the pickler's error, when neither can.
     """
-    kept = _Chunks()
-    buffers: list[memoryview] = []
+    keeper = _Keeper()
     try:
-        _FastPickler(kept, PROTOCOL, buffer_callback=_out_of_band(buffers)).dump(value)
-    except Exception:  # noqa: BLE001 - C pickle says no in many ways; dill has the last word, and its error is the one raised
+        _FastPickler(keeper, PROTOCOL, buffer_callback=keeper.keep_in_band).dump(value)
+    except Exception:  # noqa: BLE001 - C pickle says no in many ways; dill has the last word, and its error is raised
         return _encode_with_dill(value)
-    return Parcel(kept.chunks, buffers)
+    return Parcel(keeper.chunks, keeper.buffers)
 
 
 def decode(stream: Buffer, buffers: Sequence[Buffer] = (), *, by_dill: bool = False) -> Any:
@@ -83,20 +93,6 @@ def decode(stream: Buffer, buffers: Sequence[Buffer] = (), *, by_dill: bool = Fa
 
         return dill.loads(stream)
     return pickle.loads(stream, buffers=buffers)
-
-
-def _out_of_band(buffers: list[memoryview]) -> Callable[[pickle.PickleBuffer], bool]:
-    def take(buffer: pickle.PickleBuffer) -> bool:
-        try:
-            view = buffer.raw()
-        except BufferError:  # not contiguous: only a copy can carry it
-            return True
-        if view.nbytes < OUT_OF_BAND_BYTES:
-            return True
-        buffers.append(view)
-        return False
-
-    return take
 
 
 def _encode_with_dill(value: Any) -> Parcel:

@@ -26,53 +26,36 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import os
 import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from harness.errors import UsageError
-from harness.ipc.call import Call
-from harness.ipc.envelope import Kind, Outgoing
-from harness.ipc.errors import ForeignProcess, PoolClosed, WorkerFailed
-from harness.ipc.link import Link
-from harness.ipc.pickling import Parcel, encode
-from harness.ipc.process import StartMethod, WorkerProcess, encode_factory
+from harness.ipc import door
+from harness.ipc.crew import Crew
+from harness.ipc.errors import ForeignProcess, PoolClosed, UnreportedPost
+from harness.ipc.process import Recipe
 from harness.ipc.switchboard import Switchboard
 
-START_METHODS: tuple[StartMethod, ...] = ("spawn", "forkserver", "fork")
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
 
-_TERMINATE_S = 1.0
-"""Between SIGTERM and SIGKILL: time for an engine's own handlers, not for its work."""
-_KILLED_S = 5.0
-"""A killed process may take a moment to give back its memory."""
-_MORE_START_FAILURES_S = 0.2
-"""After one worker failed to start, how long to wait for others to say that they failed too."""
+    from harness.ipc.call import Call
+    from harness.ipc.process import StartMethod, WorkerProcess
 
-_open_pools: weakref.WeakSet["WorkerPool"] = weakref.WeakSet()
+_open_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
 
 
 class WorkerPool:
     """``size`` processes, each with an object of its own, whose methods are called together.
 
-    Args:
-        factory: called in each worker as ``factory(index)``; what it returns is the object whose methods are called.
-            Under ``spawn`` and ``forkserver`` it is sent by pickle or dill, so lambdas and closures do.
-        size: number of workers, at least 1.
-        start_method: ``spawn``, ``forkserver`` or ``fork``; every promise holds under each.
-        timeout: deadline in seconds of a call that names none; ``math.inf`` for none.
-        start_timeout: seconds within which every worker must have built its object.
-        name: what the processes are called.
-        preload: modules that a worker imports before anything else; missing ones are left out. Under ``forkserver``
-            the server imports them once, if this is the first pool of this process that uses it.
-
-    Raises:
-        UsageError: an argument is not what is described here, or ``factory`` cannot be sent.
-        WorkerFailed: a worker could not start; the others have been ended.
+    The pool owns its processes. They end with :meth:`close`, with the end of the ``with`` block, at interpreter exit,
+    and within seconds of this process' death by whatever cause; each in a session of its own, which is killed with
+    it. Any thread may call; a process forked from this one may not.
     """
 
     def __init__(
@@ -86,30 +69,37 @@ class WorkerPool:
         name: str = "worker",
         preload: Sequence[str] = (),
     ) -> None:
-        _require_startable(factory, size, start_method)
+        """Start the workers and wait until each has built its object.
+
+        Args:
+            factory: called in each worker as ``factory(index)``; what it returns is the object whose methods are
+                called. Under ``spawn`` and ``forkserver`` it is sent by pickle or dill, so lambdas and closures do.
+            size: number of workers, at least 1.
+            start_method: ``spawn``, ``forkserver`` or ``fork``; every promise holds under each.
+            timeout: deadline in seconds of a call that names none; ``math.inf`` for none.
+            start_timeout: seconds within which every worker must have built its object.
+            name: what the processes are called.
+            preload: modules that a worker imports before anything else; one that is not installed is left out. Under
+                ``forkserver`` the server imports them once, if this is the first pool of this process that uses it.
+
+        Raises:
+            UsageError: an argument is not what is described here, or ``factory`` cannot be sent.
+            WorkerFailed: a worker could not start; all have been ended.
+        """
+        door.require_startable(factory, size, start_method)
         self.size = size
-        self.timeout = _seconds(timeout, "timeout")
-        self.start_timeout = _seconds(start_timeout, "start_timeout")
-        self.start_method: StartMethod = start_method
         self.name = name
+        self.start_method: StartMethod = start_method
+        self.timeout = door.seconds(timeout, "timeout")
+        self.start_timeout = door.seconds(start_timeout, "start_timeout")
         self._owner = os.getpid()
-        self._preload = tuple(preload)
         self._closed = False
         self._replacing = threading.Lock()
         self._board = Switchboard()
-        try:
-            self._factory = encode_factory(factory, start_method)
-        except BaseException as error:
-            raise UsageError(
-                f"the factory cannot be sent to a worker under {start_method} ({type(error).__name__}: {error}); "
-                "let it refer to nothing that lives in this process only"
-            ) from error
+        self._crew = Crew(self._board, Recipe(name, factory, start_method, tuple(preload)))
         _open_pools.add(self)
         try:
-            hello = self._board.expect("start", range(size))
-            for index in range(size):
-                self._launch(index, hello.id)
-            self._await_start(hello)
+            self._crew.start(range(size), self.start_timeout)
         except BaseException:
             self.close(grace=0)
             raise
@@ -119,85 +109,109 @@ class WorkerPool:
         """The workers' processes, in worker order: pid, exit status, and the means to end one."""
         return [link.process for link in self._board.links]
 
+    @property
+    def late_replies(self) -> int:
+        """How many replies came after their call had stopped waiting, and were dropped."""
+        return self._board.late
+
     def pids(self) -> list[int]:
         """Process ids in worker order."""
         return [process.pid for process in self.workers]
-
-    def begin(self, method: str, /, *args: Any, **kwargs: Any) -> Call:
-        """Send a call to every worker and return at once; its :class:`Call` collects the replies.
-
-        Raises:
-            UsageError: the arguments cannot be sent, or the pool is closed or another process's.
-        """
-        call = self._begin(method, [(args, kwargs)])
-        self._board.flush_behind()
-        return call
 
     def call(self, method: str, /, *args: Any, timeout: float | None = None, **kwargs: Any) -> list[Any]:
         """Call a method on every worker with the same arguments.
 
         Args:
             method: name of a method of the workers' object.
+            *args: its positional arguments.
             timeout: seconds until every worker must have answered; the pool's own by default.
+            **kwargs: its keyword arguments.
 
         Returns:
             One result per worker, in worker order.
 
         Raises:
             WorkerFailed: at least one failed; every other reply has been collected, and the pool can be used on.
+                With a worker in the pool that has ended, nobody is asked.
             UsageError: as for :meth:`begin`, or a deadline that is not positive.
         """
         seconds = self._deadline(timeout)
-        return self._begin(method, [(args, kwargs)]).results(seconds)
+        return self._send(method, [(args, kwargs)]).results(seconds)
 
     def scatter(
         self, method: str, chunks: Sequence[tuple[Any, ...]], timeout: float | None = None
     ) -> list[Any]:
         """Call a method on every worker, each with its own tuple of positional arguments; else as :meth:`call`."""
         seconds = self._deadline(timeout)
-        if len(chunks) != self.size or not all(isinstance(chunk, tuple) for chunk in chunks):
-            raise UsageError(f"scatter needs one tuple of arguments for each of the {self.size} workers")
-        return self._begin(method, [(chunk, {}) for chunk in chunks]).results(seconds)
+        door.require_chunks(chunks, self.size)
+        return self._send(method, [(chunk, {}) for chunk in chunks]).results(seconds)
+
+    def begin(self, method: str, /, *args: Any, **kwargs: Any) -> Call:
+        """Send a call to every worker and return at once; the call collects the replies when it is asked to.
+
+        Raises:
+            UsageError: the arguments cannot be sent (then nothing was), or the pool is closed or another process's.
+        """
+        call = self._send(method, [(args, kwargs)])
+        self._board.carry_on()
+        return call
 
     def post(self, method: str, /, *args: Any, **kwargs: Any) -> None:
-        """Call a method on every worker and wait for nothing; there is no reply.
+        """Call a method on every worker that lives and wait for nothing; there is no reply.
 
         A failure surfaces on the next call, as what it is (``Failure.posted``), and that call does not run on the
-        worker whose post failed.
+        worker whose post failed. When no call follows, ``close`` warns of it (:class:`UnreportedPost`).
         """
         self._require_usable()
-        self._board.post(self._encode(method, args, kwargs))
-        self._board.flush_behind()
+        self._board.post(door.encode_request(method, args, kwargs))
+        self._board.carry_on()
 
     async def acall(
-        self, method: str, /, *args: Any, timeout: float | None = None, **kwargs: Any
+        self,
+        method: str,
+        /,
+        *args: Any,
+        timeout: float | None = None,  # noqa: ASYNC109 - the workers' deadline, as in call
+        **kwargs: Any,
     ) -> list[Any]:
         """:meth:`call` for an event loop, which stays free meanwhile. Cancelling it drops the replies to come."""
         seconds = self._deadline(timeout)
-        call = self._begin(method, [(args, kwargs)])
+        until = time.monotonic() + seconds
+        call = self._send(method, [(args, kwargs)])
+        loop = asyncio.get_running_loop()
+        settled = asyncio.Event()
+        self._board.carry_on(call, lambda: _tell(loop, settled))
         try:
-            return await asyncio.to_thread(call.results, seconds)
-        except asyncio.CancelledError:
+            async with asyncio.timeout(None if seconds == float("inf") else until - time.monotonic()):
+                await settled.wait()
+        except TimeoutError:
+            call.expire(seconds)
+        except BaseException:
             call.abandon()
             raise
+        return call.results(0)
 
     def restart(self, index: int) -> None:
         """Replace a worker, dead or alive, by a fresh one; what it still owes fails as its death.
 
         Raises:
-            WorkerFailed: the new worker could not start; the pool is left with a dead worker at ``index``.
+            WorkerFailed: the new worker could not start; the pool is left with an ended worker at ``index``.
+            UsageError: no such worker.
         """
         self._require_usable()
-        if not (isinstance(index, int) and 0 <= index < self.size):
-            raise UsageError(f"restart needs a worker's index, 0 to {self.size - 1}, not {index!r}")
+        door.require_index(index, self.size)
         with self._replacing:
-            self._end([self._board.links[index]], grace=0)
-            hello = self._board.expect("start", [index])
-            self._launch(index, hello.id)
-            self._await_start(hello)
+            self._require_usable()
+            reason = f"was ended by pool.restart({index})"
+            self._crew.end([self._board.links[index]], grace=0, reason=reason)
+            try:
+                self._crew.start([index], self.start_timeout)
+            except BaseException:
+                self._crew.end([self._board.links[index]], grace=0, reason=reason)
+                raise
 
     def close(self, grace: float = 5.0) -> None:
-        """Ask the workers to stop, wait, then terminate, then kill them with all that descends from them; reap them.
+        """Ask the workers to stop, wait, terminate, then kill them with all that descends from them; reap them.
 
         Calls that other threads still wait for fail as ``closed``. Closing a closed pool does nothing.
 
@@ -209,13 +223,19 @@ class WorkerPool:
             if self._closed:
                 return
             self._closed = True
-        try:
-            self._end(self._board.links, grace=grace)
-        finally:
-            with self._board.exchange.lock:
-                self._board.fail_all("closed", "the pool was closed before it answered")
-                self._board.exchange.close()
-            _open_pools.discard(self)
+            self._board.close_calls("the pool was closed before it answered")
+        with self._replacing:
+            try:
+                unreported = self._crew.end(
+                    self._board.links, grace=grace, reason="was ended by pool.close()"
+                )
+            finally:
+                with self._board.exchange.lock:
+                    self._board.close_calls("the pool was closed before it answered")
+                    self._board.exchange.close()
+                _open_pools.discard(self)
+        for failure in unreported:
+            warnings.warn(failure.headline(), UnreportedPost, stacklevel=2)
 
     def __enter__(self) -> Self:
         return self
@@ -236,74 +256,13 @@ class WorkerPool:
         state = "closed" if self._closed else "open"
         return f"<WorkerPool {self.name!r}: {self.size} workers by {self.start_method}, {state}>"
 
-    def _begin(self, method: str, requests: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> Call:
+    def _send(self, method: str, requests: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> Call:
         self._require_usable()
-        parcels = [self._encode(method, args, kwargs) for args, kwargs in requests]
+        parcels = [door.encode_request(method, args, kwargs) for args, kwargs in requests]
         return self._board.send(method, parcels if len(parcels) == self.size else parcels * self.size)
 
-    def _encode(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parcel:
-        if not isinstance(method, str):
-            raise UsageError(f"a call needs the name of a method, not {method!r}")
-        try:
-            return encode((method, args, kwargs))
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            raise UsageError(
-                f"the arguments of {method!r} cannot be sent to a worker ({type(error).__name__}: {error}); "
-                "nothing was sent"
-            ) from error
-
-    def _launch(self, index: int, hello_id: int) -> None:
-        process = WorkerProcess(index, self.name, self._factory, self.start_method, self._preload, hello_id)
-        link = Link(process)
-        with self._board.exchange.lock:
-            self._board.links[index : index + 1] = [link]
-            self._board.exchange.attach(link)
-
-    def _await_start(self, hello: Call) -> None:
-        until = time.monotonic() + self.start_timeout
-        while hello.wait(until - time.monotonic()):
-            if hello.failures():
-                until = min(until, time.monotonic() + _MORE_START_FAILURES_S)
-        if hello.pending and not hello.failures():
-            hello.expire(self.start_timeout)
-        if hello.failures():
-            hello.abandon()
-            raise WorkerFailed("start", hello.failures(), hello.size)
-
-    def _end(self, links: Sequence[Link], grace: float) -> None:
-        board = self._board
-
-        def ended() -> bool:
-            return all(link.ended for link in links)
-
-        def living() -> list[Link]:
-            with board.exchange.lock:
-                return [link for link in links if not link.ended]
-
-        if grace > 0:
-            self._ask_to_stop(living())
-            board.pump(ended, time.monotonic() + grace)
-            for link in living():
-                link.process.terminate()
-            board.pump(ended, time.monotonic() + _TERMINATE_S)
-        for link in living():
-            link.process.kill()
-        board.pump(ended, time.monotonic() + _KILLED_S)
-
-    def _ask_to_stop(self, links: Sequence[Link]) -> None:
-        parcel = encode(None)
-        for link in links:
-            link.process.remember_family()
-        with self._board.exchange.lock:
-            asked = [link for link in links if not link.ended]
-            for link in asked:
-                link.outbox.append(Outgoing(Kind.CLOSE, 0, parcel))
-            self._board.exchange.send(asked)
-
     def _deadline(self, timeout: float | None) -> float:
-        return self.timeout if timeout is None else _seconds(timeout, "timeout")
+        return self.timeout if timeout is None else door.seconds(timeout, "timeout")
 
     def _require_owner(self) -> None:
         if os.getpid() != self._owner:
@@ -318,19 +277,9 @@ class WorkerPool:
             raise PoolClosed("the pool is closed; make a new one")
 
 
-def _require_startable(factory: object, size: object, start_method: object) -> None:
-    if not callable(factory):
-        raise UsageError(f"factory must be callable as factory(index), and {factory!r} is not callable")
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise UsageError(f"a pool needs a whole number of workers, at least 1, not {size!r}")
-    if start_method not in START_METHODS:
-        raise UsageError(f"start_method must be one of {', '.join(START_METHODS)}, not {start_method!r}")
-
-
-def _seconds(value: object, what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise UsageError(f"{what} must be a positive number of seconds, not {value!r}")
-    return float(value)
+def _tell(loop: asyncio.AbstractEventLoop, settled: asyncio.Event) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits any more
+        loop.call_soon_threadsafe(settled.set)
 
 
 @atexit.register

@@ -1,8 +1,8 @@
 """One worker's process: how it is started, how its end is noticed, and how it is ended.
 
 The pool owns the process. Between making the pipe and closing the parent's copy of the child's end no other worker
-is started, and every forked child closes the parents' ends that it inherited, so that the two processes that a pipe
-connects are the only ones that hold it.
+is started, and every forked child closes the ends that it inherited, so that the two processes that a pipe connects
+are the only ones that hold it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import signal
 import socket
 import threading
 import time
-import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import multiprocess
 
-from harness.ipc import guard, guarding, worker
-from harness.ipc.pickling import Parcel, encode
+from harness.ipc import descriptors, guard, guarding, worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 StartMethod: TypeAlias = Literal["spawn", "forkserver", "fork"]
 
@@ -29,143 +30,143 @@ _EXIT_STATUS_S = 1.0
 """How long a fork server may take to tell the status of a child that the kernel says has ended."""
 
 _starting = threading.Lock()
-_parents_ends: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
-def _close_inherited() -> None:
-    """In a forked child, whoever forked it: the pipes of the parent's workers are none of our business."""
-    global _starting  # noqa: PLW0603 - another thread of the parent may have held it
+def _forget_lock() -> None:
+    """Another thread of the parent may have held it at the fork; nobody in the child will release it."""
+    global _starting  # noqa: PLW0603
     _starting = threading.Lock()
-    for end in list(_parents_ends):
-        end.close()
-    _parents_ends.clear()
 
 
-os.register_at_fork(after_in_child=_close_inherited)
+os.register_at_fork(after_in_child=_forget_lock)
 
 
-def encode_factory(factory: Callable[[int], Any], start_method: StartMethod) -> Callable[[int], Any] | Parcel:
-    """What to hand to the child: under fork the callable itself, else its bytes, encoded once for all workers."""
-    return factory if start_method == "fork" else encode(factory)
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What every worker of a pool is made from."""
+
+    name: str
+    factory: Callable[[int], Any]
+    """Handed over as it is under fork; sent as the first message under the other start methods."""
+    start_method: StartMethod
+    preload: tuple[str, ...]
 
 
 class WorkerProcess:
-    """A running worker and the parent's end of its pipe.
+    """A worker's process and the parent's end of its pipe.
 
     Attributes:
         index: position in the pool.
         pid: its process id, kept after its end.
         pipe: the parent's end, non-blocking.
-        sentinel: a file descriptor that becomes readable when the process has ended.
+        sentinel: a descriptor that becomes readable when the process has ended.
     """
 
-    def __init__(
-        self,
-        index: int,
-        name: str,
-        factory: Callable[[int], Any] | Parcel,
-        start_method: StartMethod,
-        preload: Sequence[str],
-        hello_id: int,
-    ) -> None:
-        context = multiprocess.get_context(start_method)
-        if start_method == "forkserver":
+    def __init__(self, recipe: Recipe, index: int) -> None:
+        """Start the process and return while it is still coming up.
+
+        Raises:
+            OSError: the system refuses another process or descriptor.
+        """
+        context = multiprocess.get_context(recipe.start_method)
+        if recipe.start_method == "forkserver":
             guarding.clear_temporary_folder()
             # Heeded by the fork server when it starts, that is with the first such worker of this process.
-            context.set_forkserver_preload(["harness.ipc.worker", *preload])
+            context.set_forkserver_preload([worker.__name__, *recipe.preload])
         self.index = index
+        self._released = False
+        self._status: int | None = None
+        factory = recipe.factory if recipe.start_method == "fork" else None
         with _starting:
             self.pipe, childs_end = socket.socketpair()
-            _parents_ends.add(self.pipe)
+            descriptors.keep_from_children(self.pipe.fileno(), self.pipe.close)
             try:
                 self._process = context.Process(
                     target=worker.main,
-                    args=(childs_end, index, factory, tuple(preload), hello_id),
-                    name=f"{name}-{index}",
+                    args=(childs_end, index, factory, recipe.preload),
+                    name=f"{recipe.name}-{index}",
                     daemon=False,  # a daemon may have no children of its own, and engines do
                 )
                 self._process.start()
             except BaseException:
-                self.pipe.close()
+                self._close_pipe()
                 raise
             finally:
                 childs_end.close()
         self.pid: int = self._process.pid
+        guarding.watch_over(self.pid)
         self.pipe.setblocking(False)
         self._pidfd = self._open_pidfd()
         self.sentinel: int = self._process.sentinel if self._pidfd is None else self._pidfd
-        self._status: int | None = None
-        self._released = False
-        self._relatives: list[guard.Relative] = []
-        guarding.watch_over(self.pid)
 
     def _open_pidfd(self) -> int | None:
-        # multiprocess' own sentinel is a pipe that a grandchild may hold open; a pidfd speaks of this process alone.
+        # multiprocess' own sentinel is a pipe that a grandchild may hold open; a pidfd speaks of the process alone.
         try:
-            return os.pidfd_open(self.pid)
+            pidfd = os.pidfd_open(self.pid)
         except (AttributeError, OSError):
             return None
+        descriptors.keep_from_children(pidfd)
+        return pidfd
 
     @property
     def exitcode(self) -> int | None:
         """None while it runs; its exit status after, negative for the signal that ended it."""
-        return self._status if self._released else self._process.exitcode
+        if self._released:
+            return self._status
+        code: int | None = self._process.exitcode
+        return code
 
     @property
     def alive(self) -> bool:
-        """Whether the process still runs (a stopped one does)."""
-        return not self._released and not self.wait(0)
+        """Whether the process still runs; a stopped one does."""
+        return not self.wait(0)
 
     def state(self) -> str:
-        """What the process does, in a word of the system's: running, sleeping, stopped …"""
-        import psutil
-
-        try:
-            return str(psutil.Process(self.pid).status())
-        except psutil.Error:
-            return "ended"
+        """What the process does, in a word or two: running, sleeping, stopped."""
+        return "ended" if self._released else guard.state(self.pid)
 
     def wait(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds for the process to end. True when it has ended."""
+        if self._released:
+            return True
         poll = select.poll()
         poll.register(self.sentinel, select.POLLIN)
-        return bool(poll.poll(max(0, timeout) * 1000))
-
-    def status(self) -> int | None:
-        """The exit status of a process that has ended, waiting a moment for it to become readable."""
-        until = time.monotonic() + _EXIT_STATUS_S
-        while self.exitcode is None and (left := until - time.monotonic()) > 0:
-            multiprocess.connection.wait([self._process.sentinel], min(left, 0.05))
-        return self.exitcode
+        return bool(poll.poll(max(0.0, timeout) * 1000))
 
     def terminate(self) -> None:
         """SIGTERM to the worker alone."""
-        self._signal(signal.SIGTERM)
+        if self.alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
         """SIGKILL to the worker and to everything that it started."""
-        guard.kill_family(self.pid)
-
-    def _signal(self, number: int) -> None:
-        if self.alive:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
-    def remember_family(self) -> None:
-        """Note who descends from the worker now, to find them when it has ended and they have another parent."""
-        self._relatives = guard.family(self.pid)
+        if not self._released:
+            guard.kill_families([self.pid])
 
     def release(self) -> int | None:
-        """After the end: reap it, end whom it left behind, close the pipe. Returns the exit status."""
+        """After the end: reap it and close what the parent holds of it. Returns the exit status, None if unknown."""
         if self._released:
             return self._status
-        guard.kill_family(self.pid, self._relatives, root_too=False)
-        self._status = self.status()
+        self._status = self._await_status()
         self._released = True
-        self.pipe.close()
+        self._close_pipe()
         if self._pidfd is not None:
+            descriptors.forget(self._pidfd)
             os.close(self._pidfd)
         guarding.released(self.pid)
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError):  # its status is unknown, so multiprocess takes it to be running
             self._process.close()
         return self._status
+
+    def _await_status(self) -> int | None:
+        until = time.monotonic() + _EXIT_STATUS_S
+        while self._process.exitcode is None and (left := until - time.monotonic()) > 0:
+            multiprocess.connection.wait([self._process.sentinel], min(left, 0.05))
+        code: int | None = self._process.exitcode
+        return code
+
+    def _close_pipe(self) -> None:
+        if (descriptor := self.pipe.fileno()) >= 0:
+            descriptors.forget(descriptor)
+            self.pipe.close()

@@ -3,40 +3,51 @@
 from __future__ import annotations
 
 import itertools
-import threading
-import time
-from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from harness.ipc.call import Call
-from harness.ipc.envelope import Kind, Message, Outgoing
+from harness.ipc.envelope import Kind, Outgoing
 from harness.ipc.exchange import Exchange
-from harness.ipc.failure import Failure, Kind as FailureKind
-from harness.ipc.link import Link
-from harness.ipc.pickling import Parcel
+from harness.ipc.failure import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from harness.ipc.envelope import Message
+    from harness.ipc.failure import FailureKind
+    from harness.ipc.link import Link
+    from harness.ipc.pickling import Parcel
 
 
 class Switchboard:
     """The calls in flight over the links of one pool.
 
     Attributes:
-        links: one for each worker, in worker order; replaced by a restart.
-        late: how many replies came after their call had stopped waiting, and were dropped.
+        links: one for each worker, in worker order; a restart replaces one.
+        late: how many replies came when their call had stopped waiting, and were dropped.
     """
 
     def __init__(self) -> None:
-        self.exchange = Exchange(self._on_message, self._on_end)
+        self.exchange = Exchange(self._on_message, self.bury)
         self.links: list[Link] = []
         self.late = 0
         self._calls: dict[int, Call] = {}
         self._ids = itertools.count(1)
-        self._flusher: threading.Thread | None = None
 
     def expect(self, method: str, indices: Iterable[int]) -> Call:
-        """A call that waits for a reply of each of these workers, though nothing is sent."""
+        """A call that waits for a reply of each of these workers; whoever asked for it sends the requests."""
         call = Call(self, next(self._ids), method, indices)
         with self.exchange.lock:
             self._calls[call.id] = call
         return call
+
+    def submit(self, link: Link, kind: Kind, call: Call, parcel: Parcel) -> None:
+        """Send one worker its part of an expected call."""
+        with self.exchange.lock:
+            if not link.ended:
+                link.outbox.append(Outgoing(kind, call.id, parcel))
+                self.exchange.send([link])
 
     def send(self, method: str, parcels: Sequence[Parcel]) -> Call:
         """Send one request to every worker. With a dead worker in the pool nobody is asked: the call has failed."""
@@ -44,7 +55,7 @@ class Switchboard:
             self.exchange.look()
             call = Call(self, next(self._ids), method, range(len(self.links)))
             self._calls[call.id] = call
-            dead = {link.index for link in self.links if link.ended}
+            dead = [link.index for link in self.links if link.ended]
             if dead:
                 self._refuse(call, dead)
             else:
@@ -63,106 +74,113 @@ class Switchboard:
                     link.outbox.append(Outgoing(Kind.POST, number, parcel))
             self.exchange.send(self.links)
 
-    def flush_behind(self) -> None:
-        """See to it that what the pipes did not take yet is sent while the caller does something else."""
-        with self.exchange.lock:
-            if self.exchange.all_sent():
-                return
-            for link in self.links:
-                for outgoing in link.outbox:
+    def carry_on(self, errand: Call | None = None, on_settled: Callable[[], None] | None = None) -> None:
+        """See to what must go on while the caller does something else.
+
+        What the pipes did not take yet is copied, because the caller may now change it, and sent as they take it.
+
+        Args:
+            errand: a call whose replies are to be read though no thread waits for them.
+            on_settled: called once the last of them is here.
+        """
+        exchange = self.exchange
+        with exchange.lock:
+            if exchange.unsent:
+                for outgoing in [one for link in self.links for one in link.outbox]:
                     outgoing.own()
-            if self._flusher is None:
-                self._flusher = threading.Thread(target=self._flush, name="ipc-flush", daemon=True)
-                self._flusher.start()
-
-    def _flush(self) -> None:
-        self.exchange.pump(self._flushed, float("inf"))
-
-    def _flushed(self) -> bool:
-        if not self.exchange.all_sent():
-            return False
-        self._flusher = None  # under the lock: whoever leaves something unsent from here on starts another
-        return True
+            if errand is not None and errand.id in self._calls:
+                errand.on_settled = on_settled
+                exchange.errands.add(errand)
+            elif on_settled is not None:
+                on_settled()
+            if exchange.unsent or exchange.errands:
+                exchange.attend()
 
     def pump(self, done: Callable[[], object], until: float) -> bool:
         """See :meth:`Exchange.pump`."""
         return self.exchange.pump(done, until)
 
-    def give_up(self, call: Call, failure_of: Callable[[int], Failure] | None) -> None:
+    def abandon(self, call: Call) -> None:
         """See :class:`~harness.ipc.call.Carrier`."""
         with self.exchange.lock:
-            for index in call.expects():
-                failure = failure_of(index) if failure_of else None
-                link = self.links[index]
-                link.withdraw(call.id)
-                self.exchange.send([link])
-                if failure is not None:
-                    call.arrive(index, failure)
-            self._calls.pop(call.id, None)
+            self._withdraw(call)
+            self._settled(call)
 
-    def overdue(self, call: Call, index: int, seconds: float) -> Failure:
+    def expire(self, call: Call, seconds: float) -> None:
         """See :class:`~harness.ipc.call.Carrier`."""
-        link = self.links[index]
-        state = link.process.state()
-        waiting = next((one for one in link.outbox if one.call_id == call.id), None)
-        if waiting is not None and not waiting.begun:
-            said = f"did not take the request within {seconds:g} s, so it was withdrawn"
-            return self._failure(link, "unsent", call.method, f"pid {link.process.pid} ({state}) {said}")
-        said = f"no reply within {seconds:g} s"
-        progress = link.progress
-        if waiting is not None:
-            said += "; it has not read the whole request"
-        elif progress is not None:
-            said += f"; {progress[0]} of {progress[1]} bytes of a reply have arrived"
-        return self._failure(link, "silent", call.method, f"pid {link.process.pid} ({state}): {said}")
+        with self.exchange.lock:
+            for index in call.owing():
+                call.arrive(index, self._overdue(call, self.links[index], seconds))
+            self._withdraw(call)
+            self._settled(call)
 
-    def fail_all(self, kind: FailureKind, message: str) -> None:
-        """Settle every reply that any call still waits for. Under the lock."""
+    def close_calls(self, message: str) -> None:
+        """Let every reply that any call still waits for fail as ``closed``. Under the lock."""
         for call in list(self._calls.values()):
-            for index in call.expects():
-                call.arrive(index, self._failure(self.links[index], kind, call.method, message))
-        self._calls.clear()
+            for index in call.owing():
+                failure = Failure(worker=index, kind="closed", method=call.method, message=message)
+                call.arrive(index, failure)
+            self._settled(call)
         self.exchange.notify()
 
     def bury(self, link: Link) -> None:
-        """The worker has ended: every reply that it still owed is its death. Under the lock."""
+        """The worker has ended: what it still owed is its death. Under the lock."""
         if link.ended:
             return
-        at = time.monotonic()
         self.exchange.detach(link)
-        link.bury(at)
+        link.bury()
         for call in list(self._calls.values()):
-            if link.index in call.expects() and call.arrive(link.index, self._death(link, call.method)):
-                del self._calls[call.id]
+            if call.expects(link.index) and call.arrive(link.index, self._death(link, call.method)):
+                self._settled(call)
 
     def _on_message(self, link: Link, message: Message) -> None:
+        link.started = True
         call = self._calls.get(message.call_id)
         if call is None:
             self.late += 1
         elif call.arrive(link.index, message):
-            del self._calls[call.id]
-        link.started = True
+            self._settled(call)
 
-    def _on_end(self, link: Link) -> None:
-        self.bury(link)
+    def _settled(self, call: Call) -> None:
+        self._calls.pop(call.id, None)
+        if call in self.exchange.errands:
+            self.exchange.errands.discard(call)
+            self.exchange.notify()
+            if call.on_settled is not None:
+                call.on_settled()
 
-    def _refuse(self, call: Call, dead: set[int]) -> None:
-        names = ", ".join(map(str, sorted(dead)))
+    def _withdraw(self, call: Call) -> None:
         for link in self.links:
-            if link.index in dead:
-                failure = self._death(link, call.method)
+            link.withdraw(call.id)
+        self.exchange.send(self.links)
+
+    def _refuse(self, call: Call, dead: list[int]) -> None:
+        names = ", ".join(map(str, dead))
+        said = f"was not asked, because worker {names} has ended; pool.restart({dead[0]}) replaces it"
+        for link in self.links:
+            if link.ended:
+                call.arrive(link.index, self._death(link, call.method))
             else:
-                said = (
-                    f"was not asked, because worker {names} had ended; pool.restart({min(dead)}) replaces it"
-                )
-                failure = self._failure(link, "unsent", call.method, said)
-            call.arrive(link.index, failure)
-        del self._calls[call.id]
+                call.arrive(link.index, self._failure(link, "unsent", call.method, said))
+        self._settled(call)
+
+    def _overdue(self, call: Call, link: Link, seconds: float) -> Failure:
+        who = f"pid {link.process.pid} ({link.process.state()})"
+        waiting = next((one for one in link.outbox if one.call_id == call.id), None)
+        if waiting is not None and not waiting.begun:
+            said = f"did not begin to read the request within {seconds:g} s, so it was withdrawn"
+            return self._failure(link, "unsent", call.method, f"{who} {said}")
+        said = f"no reply within {seconds:g} s"
+        if waiting is not None:
+            said += "; it has not read the whole request"
+        elif (progress := link.progress) is not None:
+            said += f"; {progress[0]} of {progress[1]} bytes of a reply have arrived"
+        return self._failure(link, "silent", call.method, f"{who}: {said}")
 
     def _death(self, link: Link, method: str) -> Failure:
         failure = self._failure(link, "died", method, link.epitaph or "")
-        return failure.died(link.epitaph_at, link.process.exitcode)
+        return replace(failure, at=link.epitaph_at, exit_status=link.process.exitcode)
 
     @staticmethod
     def _failure(link: Link, kind: FailureKind, method: str, message: str) -> Failure:
-        return Failure(link.index, kind, "", message, "", (), time.monotonic(), method=method)
+        return Failure(worker=link.index, kind=kind, method=method, message=message)

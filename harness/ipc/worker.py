@@ -11,149 +11,162 @@ import contextlib
 import importlib
 import os
 import signal
-import socket
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from harness.ipc.envelope import Incoming, Kind, Message, Outgoing
+from harness.ipc import descriptors
+from harness.ipc.envelope import Incoming, Kind, Outgoing
 from harness.ipc.failure import describe_exception
-from harness.ipc.guard import kill_family
-from harness.ipc.pickling import Parcel, decode, encode
+from harness.ipc.guard import kill_families
+from harness.ipc.pickling import encode
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Sequence
+
+    from harness.ipc.envelope import Message
+    from harness.ipc.failure import Description, FailureKind
+    from harness.ipc.pickling import Parcel
+
+
+_NOTHING = encode(None)
 
 
 def main(
     pipe: socket.socket,
     index: int,
-    factory: Callable[[int], Any] | Parcel,
+    factory: Callable[[int], Any] | None,
     preload: Sequence[str],
-    hello_id: int,
 ) -> None:
     """Run in the child process until the parent says close or closes its end.
 
     Args:
         pipe: this worker's end; nobody else holds it.
         index: position of this worker in its pool.
-        factory: the callable itself under fork, encoded under the other start methods.
+        factory: builds the object whose methods are called; None when the first message brings it.
         preload: modules to import first; one that is not installed is left out.
-        hello_id: call id of the first reply, which says that the object has been built, or why not.
     """
-    _detach()
-    _Worker(pipe, index).run(factory, preload, hello_id)
-
-
-def _detach() -> None:
-    """Lead a session of our own, so that our descendants can be found and a Ctrl-C reaches the owner only."""
     with contextlib.suppress(PermissionError):  # already a leader
-        os.setsid()
+        os.setsid()  # so that our descendants can be found, and a Ctrl-C at the terminal reaches the owner only
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    pipe.setblocking(True)
+    descriptors.keep_from_children(pipe.fileno(), pipe.close)
+    _Worker(pipe, index).run(factory, preload)
 
 
 class _Worker:
-    """The loop and what it remembers between two requests."""
+    """The loop, and what it remembers between two requests."""
 
     def __init__(self, pipe: socket.socket, index: int) -> None:
         self._pipe = pipe
         self._index = index
+        self._pid = os.getpid()
         self._incoming = Incoming()
         self._subject: Any = None
-        self._owed: list[tuple[str, tuple[Any, ...]]] = []
-        """Posts that failed: (method, description). The next call reports them."""
+        self._owed: list[tuple[str, Description]] = []
+        """Posts that failed, with the method's name. The next call reports them."""
+        self._invoked = ""
         self._interruptible = False
         signal.signal(signal.SIGINT, self._interrupted)
 
     def _interrupted(self, *_: object) -> None:
-        """SIGINT interrupts a call; between calls there is nothing to interrupt."""
+        """SIGINT interrupts a method; between two there is nothing to interrupt."""
         if self._interruptible:
+            self._interruptible = False
             raise KeyboardInterrupt
 
-    def run(self, factory: Callable[[int], Any] | Parcel, preload: Sequence[str], hello_id: int) -> None:
+    def run(self, factory: Callable[[int], Any] | None, preload: Sequence[str]) -> None:
         try:
-            if not self._build(factory, preload, hello_id):
-                return
-            while self._serve_one():
-                pass
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            # The parent is gone, and did not say close: end what we started, which nobody else may know of.
-            kill_family(os.getpid(), root_too=False)
+            while (message := self._incoming.receive(self._pipe)) is not None:
+                build = message.kind is Kind.BUILD
+                if not (self._build(message, factory, preload) if build else self._serve(message)):
+                    return
+        except (EOFError, OSError):
+            if os.getpid() != self._pid:
+                os._exit(
+                    1
+                )  # forked by a method that came back: the worker itself goes on, in its own process
+            # The parent is gone and did not say close: end what we started, of which nobody else may know.
+            kill_families([self._pid], roots_too=False)
 
-    def _build(self, factory: Callable[[int], Any] | Parcel, preload: Sequence[str], hello_id: int) -> bool:
-        try:
-            self._interruptible = True
+    def _build(self, message: Message, factory: Callable[[int], Any] | None, preload: Sequence[str]) -> bool:
+        def build() -> None:
             for module in preload:
                 with contextlib.suppress(ImportError):
                     importlib.import_module(module)
-            if isinstance(factory, Parcel):
-                factory = decode(b"".join(factory.chunks), factory.buffers, by_dill=factory.by_dill)
-            self._subject = factory(self._index)
-        except BaseException as error:  # noqa: BLE001 - the parent decides what a failed start means
-            self._fail(hello_id, "raised", "start", error)
-            return False
-        finally:
-            self._interruptible = False
-        self._send(Kind.RESULT, hello_id, encode(None))
-        return True
+            given = message.decode() if factory is None else factory
+            self._subject = given(self._index)
 
-    def _serve_one(self) -> bool:
-        message = self._incoming.receive(self._pipe)
-        if message is None:
-            return True
-        if message.kind is Kind.CLOSE:
-            return False
+        _, raised = self._attempt(build)
+        if raised is None:
+            self._send(Kind.RESULT, message.call_id, _NOTHING)
+        else:
+            self._fail(message.call_id, "raised", "start", raised)
+        return raised is None
+
+    def _serve(self, message: Message) -> bool:
         if message.kind is Kind.POST:
             self._run_post(message)
-        elif self._owed:
+            return True
+        if self._owed:
             self._report_posts(message.call_id)
+        elif message.kind is Kind.CLOSE:
+            self._send(Kind.RESULT, message.call_id, _NOTHING)
         else:
             self._run_call(message)
-        return True
+        return message.kind is not Kind.CLOSE
 
     def _run_call(self, message: Message) -> None:
-        method = ""
-        stage = "raised"
-        try:
-            self._interruptible = True
-            method, args, kwargs = message.decode()
-            result = self._method(method)(*args, **kwargs)
-            stage = "unpicklable"
-            parcel = encode(result)
-        except BaseException as error:  # noqa: BLE001 - a call may raise anything, and the worker lives on
-            self._interruptible = False
-            self._fail(message.call_id, stage, method, error)
-        else:
-            self._interruptible = False
-            self._send(Kind.RESULT, message.call_id, parcel)
+        result, raised = self._attempt(self._invoke, message)
+        if raised is not None:
+            self._fail(message.call_id, "raised", "", raised)
+            return
+        parcel, raised = self._attempt(encode, result)
+        if raised is not None:
+            self._fail(message.call_id, "unpicklable", "", raised)
+            return
+        self._send(Kind.RESULT, message.call_id, parcel)
 
     def _run_post(self, message: Message) -> None:
-        method = ""
-        try:
-            self._interruptible = True
-            method, args, kwargs = message.decode()
-            self._method(method)(*args, **kwargs)
-        except BaseException as error:  # noqa: BLE001 - surfaces on the next call
-            self._interruptible = False
-            self._owed.append((method, describe_exception(error)))
-        finally:
-            self._interruptible = False
+        _, raised = self._attempt(self._invoke, message)
+        if raised is not None:
+            self._owed.append((self._invoked, raised))
 
     def _report_posts(self, call_id: int) -> None:
         owed, self._owed = self._owed, []
-        described = [("raised", method, True, description) for method, description in owed]
+        described = [("raised", method, True, raised) for method, raised in owed]
         self._send(Kind.FAILURE, call_id, encode(described))
 
-    def _method(self, name: str) -> Callable[..., Any]:
+    def _attempt(self, act: Callable[..., Any], *args: Any) -> tuple[Any, Description | None]:
+        """Run foreign code: what it returned, and what it raised, if it did."""
+        outcome: tuple[Any, Description | None]
         try:
-            found: Callable[..., Any] = getattr(self._subject, name)
-        except AttributeError:
-            names = [one for one in dir(self._subject) if not one.startswith("_")]
-            offered = ", ".join(names[:20]) or "no public method"
-            kind = type(self._subject).__name__
-            raise AttributeError(
-                f"the workers' object, a {kind}, has no method {name!r}; it has {offered}"
-            ) from None
-        return found
+            self._interruptible = True
+            try:
+                outcome = act(*args), None
+            except BaseException as error:  # noqa: BLE001 - it may raise anything, and the worker lives on
+                outcome = None, describe_exception(error)
+            self._interruptible = False
+        except KeyboardInterrupt as error:  # came while the other was being described
+            outcome = None, describe_exception(error)
+        return outcome
 
-    def _fail(self, call_id: int, kind: str, method: str, error: BaseException) -> None:
-        self._send(Kind.FAILURE, call_id, encode([(kind, method, False, describe_exception(error))]))
+    def _invoke(self, message: Message) -> Any:
+        self._invoked = "a request that could not be decoded"
+        name, args, kwargs = message.decode()
+        self._invoked = name
+        try:
+            method = getattr(self._subject, name)
+        except AttributeError as error:
+            raise AttributeError(self._offer(name)) from error
+        return method(*args, **kwargs)
+
+    def _offer(self, name: str) -> str:
+        offered = ", ".join([one for one in dir(self._subject) if not one.startswith("_")][:20])
+        kind = type(self._subject).__name__
+        return f"the workers' object ({kind}) has no method {name!r}; it has {offered or 'no public method'}"
+
+    def _fail(self, call_id: int, kind: FailureKind, method: str, raised: Description) -> None:
+        self._send(Kind.FAILURE, call_id, encode([(kind, method, False, raised)]))
 
     def _send(self, kind: Kind, call_id: int, parcel: Parcel) -> None:
         Outgoing(kind, call_id, parcel).send(self._pipe)
