@@ -33,6 +33,8 @@ class Answer:
     """The test called ``pytest.exit``."""
     changes: tuple[str, ...] = ()
     """What the test left changed in the rank's process."""
+    leaks: tuple[str, ...] = ()
+    """Resources that the test did not give back."""
     usable: bool = True
     """The rank can be asked again; never true of one that is gone."""
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from harness.ranks import marker
+from harness.errors import UsageError
+from harness.ranks import comparison, marker
 from harness.ranks.lockstep import LockstepItem
 from harness.ranks.marker import RankSpec
 from harness.ranks.pools import RankPools
@@ -16,6 +17,7 @@ class Controller:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
+        self._option = config.option
         self._pools: RankPools | None = None
         self._after: dict[str, str | None] = {}
         self._deselected: set[str] = set()
@@ -28,9 +30,12 @@ class Controller:
         return self._pools
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        if self._config.option.collectonly:
+        if self._option.collectonly:
             return
-        ranked = [item for item in session.items if marker.spec_of(item) is not None]
+        try:
+            ranked = [item for item in session.items if marker.spec_of(item) is not None]
+        except UsageError as mistake:
+            raise pytest.UsageError(str(mistake)) from None
         self._after = _following(ranked)
         if ranked:
             self.pools.files = frozenset(item.path for item in ranked)
@@ -47,13 +52,20 @@ class Controller:
             return None
         ihook = item.ihook
         ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        run = LockstepItem(
-            item, spec, self.pools, lambda report: ihook.pytest_runtest_logreport(report=report)
-        )
-        run.run(self._next_of(item, spec, nextitem))
+        reports: list[pytest.TestReport] = []
+        if self._option.ranks_compare and self.pools.used(spec):
+            exit_reason = self._run(item, spec, self._next_of(item, spec, nextitem), reports)
+            reports = self._compared(item, spec, reports)
+            for report in reports:
+                ihook.pytest_runtest_logreport(report=report)
+        else:
+            next_id = None if self._option.ranks_fresh else self._next_of(item, spec, nextitem)
+            exit_reason = self._run(item, spec, next_id, _Logged(item))
+            if self._option.ranks_fresh:
+                self.pools.retire(spec, orderly=True)
         ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-        if run.exit_reason is not None:
-            pytest.exit(run.exit_reason)
+        if exit_reason is not None:
+            pytest.exit(exit_reason)
         return True
 
     @pytest.hookimpl(tryfirst=True, optionalhook=True)
@@ -70,6 +82,33 @@ class Controller:
     def pytest_unconfigure(self) -> None:
         self._close(orderly=False)
 
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        lines = self._pools.audit.lines() if self._pools is not None else []
+        if lines:
+            terminalreporter.write_sep("=", "left behind by tests on ranks")
+            for line in lines:
+                terminalreporter.write_line(line)
+
+    def _run(
+        self, item: pytest.Item, spec: RankSpec, next_id: str | None, reports: list[pytest.TestReport]
+    ) -> str | None:
+        run = LockstepItem(item, spec, self.pools, reports.append)
+        run.run(next_id)
+        self.pools.audit.add(item.nodeid, run.leaks)
+        return run.exit_reason
+
+    def _compared(
+        self, item: pytest.Item, spec: RankSpec, reused: list[pytest.TestReport]
+    ) -> list[pytest.TestReport]:
+        fresh: list[pytest.TestReport] = []
+        with self.pools.set_aside(spec):
+            self._run(item, spec, None, fresh)
+        difference = comparison.differ(item, reused, fresh)
+        if difference is None:
+            return reused
+        around = [report for report in reused if report.when != "call" and report.passed]
+        return [*around[:1], difference, *around[1:]]
+
     def _close(self, *, orderly: bool) -> None:
         if self._pools is not None:
             self._pools.close(orderly=orderly)
@@ -83,7 +122,19 @@ class Controller:
         return self._after.get(item.nodeid)
 
 
-def _following(ranked: list[pytest.Item]) -> dict[str, Any]:
+class _Logged(list[pytest.TestReport]):
+    """Reports as they come, each logged at once."""
+
+    def __init__(self, item: pytest.Item) -> None:
+        super().__init__()
+        self._item = item
+
+    def append(self, report: pytest.TestReport) -> None:
+        super().append(report)
+        self._item.ihook.pytest_runtest_logreport(report=report)
+
+
+def _following(ranked: list[pytest.Item]) -> dict[str, str | None]:
     """For every item, the next one that runs on the same pool."""
     after: dict[str, str | None] = {}
     upcoming: dict[RankSpec | None, str] = {}

@@ -55,7 +55,7 @@ def question(pids: dict[int, int], settings: RankSettings, store: Any) -> dict[i
     found = {rank: Evidence(time.monotonic()) for rank in pids}
     prefixed = part_of(store, settings.prefix)
     offsets = {rank: _size(settings.stack_file(rank)) for rank in pids}
-    for rank, pid in pids.items():
+    for pid in pids.values():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, evidence.STACK_SIGNAL)
     _await_stacks(found, offsets, settings)

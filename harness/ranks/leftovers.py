@@ -2,20 +2,33 @@
 
 A pool whose rank was left changed is replaced, so that the next test cannot pass, or fail, because of it. A
 fixture of a wider scope than the test may change things for as long as it lives: its changes are looked for
-when it is gone.
+when it is gone. Leaks (processes, sockets, shared memory, device memory) are also kept for the audit at the
+end of the session.
 """
 
 import os
 import sys
 import threading
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
+
+from harness.ranks import holdings
 
 _MAY_CHANGE = {"PYTEST_CURRENT_TEST", "COLUMNS", "LINES", "PYTEST_VERSION"}
 _MANY_DESCRIPTORS = 64
 _MANY_GROUPS = 16
 """Libraries make a group or two when first used, and keep them."""
+_MANY_DEVICE_BYTES = 1 << 20
+
+
+@dataclass
+class Leftovers:
+    """What one item left, each in one phrase."""
+
+    changes: list[str] = field(default_factory=list)
+    """State that the next test would find changed."""
+    leaks: list[str] = field(default_factory=list)
+    """Resources that were not given back."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +39,12 @@ class Fingerprint:
     directory: str
     threads: frozenset[str]
     """Names of the threads that would keep a process alive."""
-    children: frozenset[str]
-    """Processes started and not ended, as "pid (command)"."""
-    descriptors: int
-    """How many are open."""
-    torch: dict[str, str]
-    """Global switches of torch, and the default process group."""
+    switches: dict[str, str]
+    """Global switches of torch, and its default process group."""
     groups: int
     """How many process groups exist."""
+    held: holdings.Holdings
+    """What the system holds for the process."""
 
     @classmethod
     def take(cls) -> "Fingerprint":
@@ -43,14 +54,16 @@ class Fingerprint:
             environ={name: value for name, value in os.environ.items() if name not in _MAY_CHANGE},
             directory=os.getcwd(),  # noqa: PTH109 - a string is compared
             threads=frozenset(one.name for one in threading.enumerate() if not one.daemon),
-            children=_children(),
-            descriptors=_descriptors(),
-            torch=switches,
+            switches=switches,
             groups=groups,
+            held=holdings.Holdings.take(),
         )
 
-    def changes_since(self, before: "Fingerprint") -> list[str]:
-        """What is different, each in one phrase."""
+    def since(self, before: "Fingerprint") -> Leftovers:
+        """What is different."""
+        return Leftovers(self._changes(before), self._leaks(before))
+
+    def _changes(self, before: "Fingerprint") -> list[str]:
         found = [
             f"environment variable {name} "
             + ("removed" if name not in self.environ else "changed" if name in before.environ else "set")
@@ -59,18 +72,38 @@ class Fingerprint:
         ]
         if self.directory != before.directory:
             found.append(f"working directory changed to {self.directory}")
-        found += [f"thread {name!r} left running" for name in sorted(self.threads - before.threads)]
-        found += [f"process {name} left running" for name in sorted(self.children - before.children)]
-        if self.descriptors > before.descriptors + _MANY_DESCRIPTORS:
-            found.append(f"{self.descriptors - before.descriptors} file descriptors left open")
         found += [
-            f"{name} left as {self.torch.get(name)}"
-            for name in sorted(self.torch)
-            if name in before.torch and self.torch[name] != before.torch[name]
+            f"{name} left as {value}"
+            for name, value in sorted(self.switches.items())
+            if before.switches.get(name, value) != value
         ]
         if self.groups > before.groups + _MANY_GROUPS:
             found.append(f"{self.groups - before.groups} process groups left")
         return found
+
+    def _leaks(self, before: "Fingerprint") -> list[str]:
+        now, then = self.held, before.held
+        found = [f"process {name} left running" for name in sorted(now.children - then.children)]
+        found += [f"thread {name!r} left running" for name in sorted(self.threads - before.threads)]
+        found += [f"socket left listening on {where}" for where in sorted(now.listening - then.listening)]
+        found += [f"shared memory {name} left" for name in sorted(now.shared_memory - then.shared_memory)]
+        if now.descriptors > then.descriptors + _MANY_DESCRIPTORS:
+            found.append(f"{now.descriptors - then.descriptors} file descriptors left open")
+        if now.device_bytes > then.device_bytes + _MANY_DEVICE_BYTES:
+            found.append(f"{now.device_bytes - then.device_bytes} bytes of device memory left allocated")
+        return found
+
+
+def sticky_device_error() -> str:
+    """The error that every further use of this process's device would raise, or empty."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return ""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        return f"device error that stays: {str(error).splitlines()[0]}"
+    return ""
 
 
 def _torch_state() -> tuple[dict[str, str], int]:
@@ -90,50 +123,3 @@ def _torch_state() -> tuple[dict[str, str], int]:
     default = c10d.GroupMember.WORLD
     switches["default process group"] = "destroyed" if default is None else f"another one ({id(default):#x})"
     return switches, len(c10d._world.pg_map)  # noqa: SLF001 - torch tells it nowhere else
-
-
-def sticky_device_error() -> str:
-    """The error that every further use of this process's device would raise, or empty."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return ""
-    try:
-        torch.cuda.synchronize()
-    except RuntimeError as error:
-        return f"device error that stays: {str(error).splitlines()[0]}"
-    return ""
-
-
-def _children() -> frozenset[str]:
-    found = set()
-    for task in Path("/proc/self/task").glob("*/children"):
-        try:
-            pids = task.read_text().split()
-        except OSError:  # the thread has just ended
-            continue
-        for pid in pids:
-            command = _command(pid)
-            if command and "resource_tracker" not in command:
-                found.add(f"{pid} ({command})")
-    return frozenset(found)
-
-
-def _command(pid: str) -> str:
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-        if status[status.rindex(")") + 2] == "Z":
-            return ""
-        return (
-            Path(f"/proc/{pid}/cmdline")
-            .read_bytes()
-            .replace(b"\0", b" ")
-            .decode(errors="replace")[:80]
-            .strip()
-        )
-    except OSError:  # it has just ended
-        return ""
-
-
-def _descriptors() -> int:
-    folder = Path("/proc/self/fd")
-    return len(os.listdir(folder)) if folder.exists() else 0  # noqa: PTH208 - counted, not walked

@@ -13,7 +13,7 @@ from harness.ranks.pool import PoolNotStarted, RankPool
 from harness.ranks.pools import RankPools
 from harness.ranks.reading import Reader
 from harness.ranks.session import PhaseReply
-from harness.ranks.verdict import When, refusal, verdict
+from harness.ranks.verdict import When, complaint, verdict
 
 _CLEAN_UP_S = 10.0
 """What fixtures get to tear down after a failure, before the deadline of the item."""
@@ -41,6 +41,8 @@ class LockstepItem:
         self.exit_reason: str | None = None
         self.changes: list[str] = []
         """What the item left changed in its ranks' processes."""
+        self.leaks: list[str] = []
+        """Resources that it did not give back."""
         self.failed = False
         self._broken = False
 
@@ -50,13 +52,12 @@ class LockstepItem:
         Args:
             next_id: What this pool runs next, or None: then every fixture is torn down.
         """
-        started = time.time()
         try:
             pool = self.pools.get(self.spec)
             self.pools.check(pool, self.item.nodeid)
         except PoolNotStarted as refused:
             self.failed = True
-            self.log(refusal(self.item, str(refused), started))
+            self.log(complaint(self.item, "setup", str(refused)))
             return
         try:
             self._phases(pool, deadline_of(self.item), next_id)
@@ -64,7 +65,7 @@ class LockstepItem:
             self.pools.retire(self.spec)  # interrupted: the ranks are in the middle of something
             raise
         pool.items_run += 1
-        if self.failed or self._broken or self.changes:
+        if self.failed or self._broken or self.changes or self.leaks:
             self.pools.retire(self.spec)
 
     def _phases(self, pool: RankPool, deadline: Deadline, next_id: str | None) -> None:
@@ -93,8 +94,11 @@ class LockstepItem:
         for answer in answers:
             self.exit_reason = self.exit_reason or answer.exit_reason
             self.changes += [f"rank {answer.rank}: {change}" for change in answer.changes]
+            self.leaks += [f"rank {answer.rank}: {leak}" for leak in answer.leaks]
         self._broken = self._broken or not all(answer.usable for answer in answers)
         report = verdict(self.item, when, answers, started)
+        if report.passed and self.leaks and self.item.config.getoption("ranks_audit") == "fail":
+            report = complaint(self.item, when, "the test left behind\n" + "\n".join(self.leaks))
         self.failed = self.failed or report.failed
         self.log(report)
         return report

@@ -1,7 +1,7 @@
 """What one rank did in one phase of a test: the data behind every verdict and every line of a report."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Status = Literal["passed", "skipped", "xfailed", "xpassed", "raised", "died", "collateral", "stuck", "silent"]
@@ -34,7 +34,7 @@ class RankOutcome:
 
     def as_data(self) -> dict[str, Any]:
         """Plain containers only, for xdist's wire."""
-        return {**asdict(self), "user_properties": [list(pair) for pair in self.user_properties]}
+        return {**vars(self), "user_properties": [list(pair) for pair in self.user_properties]}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> "RankOutcome":

@@ -14,6 +14,27 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("ranks", "tests on ranks")
+    group.addoption(
+        "--ranks-fresh", action="store_true", help="run every test on ranks on new processes, reuse nothing"
+    )
+    group.addoption(
+        "--ranks-compare",
+        action="store_true",
+        help="run every test on ranks on a reused pool and again on new processes; a different verdict fails",
+    )
+    group.addoption(
+        "--ranks-audit",
+        choices=("report", "fail"),
+        default="report",
+        help="what to do about processes, sockets, shared and device memory that a test leaves behind",
+    )
+    group.addoption(
+        "--rank-pdb",
+        type=int,
+        metavar="N",
+        help="enter the debugger at a failure on rank N, on this terminal",
+    )
     parser.addini(
         "ranks_preload",
         "modules that the fork server of the ranks imports once; one that is not installed is left out",

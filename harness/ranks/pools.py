@@ -3,13 +3,15 @@
 import os
 import shutil
 import tempfile
-from contextlib import AbstractContextManager
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
 from harness.errors import HarnessError
 from harness.ranks import preload
+from harness.ranks.audit import Audit
 from harness.ranks.group import port_of, serve
 from harness.ranks.launch.local import LocalRanks
 from harness.ranks.marker import RankSpec
@@ -28,6 +30,7 @@ class RankPools:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
+        self.audit = Audit()
         self._pools: dict[RankSpec, RankPool] = {}
         self._refusals: dict[RankSpec, tuple[int, str]] = {}
         self._started = 0
@@ -88,12 +91,28 @@ class RankPools:
         if pool is not None:
             pool.close(orderly=orderly, grace=_HURRIED_S)
 
+    @contextmanager
+    def set_aside(self, spec: RankSpec) -> Generator[None, None, None]:
+        """Work on a new pool while the block runs; the one there was continues after it."""
+        kept = self._pools.pop(spec, None)
+        try:
+            yield
+        finally:
+            self.retire(spec, orderly=True)
+            if kept is not None:
+                self._pools[spec] = kept
+
+    def used(self, spec: RankSpec) -> bool:
+        """Whether the next item of this specification runs where another one ran before."""
+        return spec in self._pools and self._pools[spec].items_run > 0
+
     def close(self, *, orderly: bool) -> None:
         """End every pool and remove the folder. Bounded by about ten seconds a pool, one when not orderly."""
         while self._pools:
             _, pool = self._pools.popitem()
             pool.close(orderly=orderly, grace=1.0 if orderly else _HURRIED_S)
         if self._folder is not None:
+            self.audit.sweep(self._folder)
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
@@ -139,7 +158,8 @@ class RankPools:
     def _conditions(self) -> AbstractContextManager[None]:
         return starting_conditions(
             {
-                preload.VARIABLE: ",".join(self._config.getini("ranks_preload")),
+                preload.MODULES: ",".join(self._config.getini("ranks_preload")),
+                preload.PLUGINS: ",".join(preload.plugin_modules(self._config)),
                 "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
                 "DS_ACCELERATOR": os.environ.get("DS_ACCELERATOR", "cpu"),
             }

@@ -61,7 +61,7 @@ class Reader:
 
     def _reply(self, rank: int, reply: PhaseReply) -> Answer:
         self._replay(reply.warnings)
-        changes = tuple(reply.changes)
+        left = reply.left
         if reply.report is None:
             detail = first_line(reply.error)
             return Answer(rank, "raised", reply.at, detail, text=reply.error, exit_reason=reply.exit_reason)
@@ -73,7 +73,9 @@ class Reader:
             detail = str(report.longrepr[2]).removeprefix("Skipped: ")
         elif status in {"xfailed", "xpassed"}:
             detail = report.wasxfail
-        return Answer(rank, status, reply.at, detail, report, changes=changes)
+        return Answer(
+            rank, status, reply.at, detail, report, changes=tuple(left.changes), leaks=tuple(left.leaks)
+        )
 
     def _failure(self, rank: int, failure: Failure, when: str) -> Answer:
         if failure.kind == "died":

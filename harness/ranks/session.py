@@ -19,6 +19,7 @@ from _pytest.runner import call_and_report
 from harness.ranks import evidence, marker, surroundings
 from harness.ranks.collectives import Collective, last_recorded
 from harness.ranks.group import close_group, open_group
+from harness.ranks.leftovers import Leftovers
 from harness.ranks.protocol import OpenProtocol
 from harness.ranks.rank import Rank
 from harness.ranks.settings import RankSettings
@@ -55,7 +56,7 @@ class PhaseReply:
     """The test called ``pytest.exit``."""
     warnings: list[dict[str, Any]] = field(default_factory=list)
     """Arguments of ``pytest_warning_recorded``, made plain."""
-    changes: list[str] = field(default_factory=list)
+    left: Leftovers = field(default_factory=Leftovers)
     """What the test left changed in the process (after teardown)."""
 
 
@@ -134,7 +135,7 @@ class RankSession:
             self._open = None
         forget_request(item)
         reply.warnings += self._watcher.take_warnings()
-        reply.changes = self._watcher.leftovers(nothing_alive=next_id is None)
+        reply.left = self._watcher.leftovers(nothing_alive=next_id is None)
         return reply
 
     def last_collective(self) -> Collective | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.ranks import preload
+from harness.ranks import audit, preload
 from harness.ranks.settings import RankSettings
 
 _SINGLE_SESSION_PLUGINS = ("lfplugin", "nfplugin", "stepwiseplugin")
@@ -33,6 +33,7 @@ def rank_environment(rank: int, settings: RankSettings) -> dict[str, str]:
         "WORLD_SIZE": str(settings.spec.world_size),
         "LOCAL_RANK": str(rank),
         "LOCAL_WORLD_SIZE": str(settings.spec.world_size),
+        audit.FOLDER_VARIABLE: str(settings.folder),
         "MASTER_ADDR": settings.store_host,
         "MASTER_PORT": str(settings.store_port),
         # env:// then joins the parent's store as a client instead of binding its port a second time.

@@ -8,6 +8,7 @@ keep them.
 
 import dataclasses
 import time
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import pytest
@@ -41,12 +42,21 @@ def verdict(item: pytest.Item, when: When, answers: list[Answer], started: float
     return report
 
 
-def refusal(item: pytest.Item, reason: str, started: float) -> pytest.TestReport:
-    """The setup report of an item whose ranks could not be started."""
-    report = _report(item, "setup", [], "failed", _own_body(item, reason))
-    report.start, report.stop = started, time.time()
-    report.duration = report.stop - started
-    return report
+def complaint(
+    item: pytest.Item, when: When, text: str, accounts: Iterable[tuple[str, str]] = ()
+) -> pytest.TestReport:
+    """A failure that is no rank's own: the ranks could not be started, or something about them was found out.
+
+    Args:
+        item: The item in the parent.
+        when: The phase to report it in.
+        text: The body; its first line is the headline.
+        accounts: Sections, title and content.
+    """
+    body = _own_body(item, text)
+    for title, content in accounts:
+        body.addsection(title, content, "-")
+    return _report(item, when, [], "failed", body)
 
 
 def _unanimous(item: pytest.Item, when: When, answers: list[Answer]) -> pytest.TestReport:

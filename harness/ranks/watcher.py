@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.ranks.leftovers import Fingerprint, sticky_device_error
+from harness.ranks.leftovers import Fingerprint, Leftovers, sticky_device_error
 
 _PEER_WENT_AWAY = re.compile(
     r"connection (closed|reset) by peer|broken pipe|connection was likely closed|remote process exited"
@@ -50,21 +50,22 @@ class PhaseWatcher:
         taken, self._warnings = self._warnings, []
         return taken
 
-    def leftovers(self, *, nothing_alive: bool) -> list[str]:
+    def leftovers(self, *, nothing_alive: bool) -> Leftovers:
         """What the item left changed.
 
         Args:
             nothing_alive: Every fixture has been torn down, so the state must be that before the first item.
                 Else it must be that before this item, unless fixtures of a wider scope came or went with it.
         """
-        now = Fingerprint.take()
-        found = []
+        found = Leftovers()
         if nothing_alive and self._pristine is not None:
-            found = now.changes_since(self._pristine)
+            found = Fingerprint.take().since(self._pristine)
         elif not self._wider_fixtures and self._before is not None:
-            found = now.changes_since(self._before)
+            found = Fingerprint.take().since(self._before)
         broken = sticky_device_error()
-        return [*found, broken] if broken else found
+        if broken:
+            found.changes.append(broken)
+        return found
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:

@@ -79,7 +79,7 @@ class LocalRanks:
             process.wait(max(0.0, until - time.monotonic()))
             process.kill()
             process.wait(TERMINATE_S)
-            found[rank].exit_status = process.exitcode
+            found[rank].exit_status = process.status()
             found[rank].output = self.output_of(rank)
         return found
 
