@@ -21,6 +21,8 @@ class Controller:
         self._pools: RankPools | None = None
         self._after: dict[str, str | None] = {}
         self._deselected: set[str] = set()
+        if self._option.rank_pdb is not None:
+            _give_up_the_terminal(config)
 
     @property
     def pools(self) -> RankPools:
@@ -120,6 +122,16 @@ class Controller:
         if hasattr(self._config, "workerinput"):
             return nextitem.nodeid if marker.spec_of(nextitem) == spec else None
         return self._after.get(item.nodeid)
+
+
+def _give_up_the_terminal(config: pytest.Config) -> None:
+    """A rank will talk to the user: capture nothing here, and keep standard input as it is."""
+    if hasattr(config, "workerinput"):
+        raise pytest.UsageError("--rank-pdb needs the terminal of the session itself: run it without -n")
+    manager: Any = config.pluginmanager.get_plugin("capturemanager")
+    manager.stop_global_capturing()
+    manager._method = "no"  # noqa: SLF001 - the option is read before any plugin can change it
+    manager.start_global_capturing()
 
 
 class _Logged(list[pytest.TestReport]):

@@ -6,6 +6,7 @@ for such items, here or on the ranks, and its settings are read and kept by the 
 instead.
 """
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -30,11 +31,13 @@ class Deadline:
 
 
 def deadline_of(item: pytest.Item) -> Deadline:
-    """The limits of an item that starts now."""
+    """The limits of an item that starts now; none while somebody debugs a rank."""
+    if item.config.getoption("rank_pdb") is not None:
+        return Deadline(math.inf, "--rank-pdb", math.inf, function_only=False)
     seconds, function_only, source = _pytest_timeout(item)
     if not seconds:
         seconds, function_only, source = float(item.config.getini("ranks_timeout")), False, "ranks_timeout"
-    whole = float("inf") if function_only else time.monotonic() + seconds
+    whole = math.inf if function_only else time.monotonic() + seconds
     return Deadline(seconds, source, whole, function_only)
 
 

@@ -33,6 +33,11 @@ def told_key(rank: int) -> str:
     return f"evidence/told/{rank}"
 
 
+def saved_key(rank: int) -> str:
+    """Key that a rank sets when it has written what should outlive it."""
+    return f"evidence/saved/{rank}"
+
+
 def register(rank: int, settings: RankSettings) -> None:
     """Let the stack signal write every thread's stack to the rank's file, open as long as the process."""
     file = settings.stack_file(rank).open("a")
@@ -47,6 +52,8 @@ def watch(rank: int, settings: RankSettings) -> None:
     def answer() -> None:
         store.get(asked_key(rank))
         store.set(told_key(rank), json.dumps(testimony()))
+        save_coverage()
+        store.set(saved_key(rank), "1")
 
     threading.Thread(target=answer, name="harness-evidence", daemon=True).start()
 
@@ -56,6 +63,14 @@ def testimony() -> dict[str, Any]:
     frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 - the documented way
     last = last_recorded()
     return {"frames": _frames(frame), "collective": asdict(last) if last is not None else None}
+
+
+def save_coverage() -> None:
+    """Write what coverage.py has counted, if it measures this process: it may not live to do so itself."""
+    if "coverage" in sys.modules:
+        current = sys.modules["coverage"].Coverage.current()
+        if current is not None:
+            current.save()
 
 
 def _frames(frame: FrameType | None) -> list[tuple[str, int, str]]:

@@ -7,7 +7,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from harness.ranks import evidence, stacks
 from harness.ranks.collectives import Collective
@@ -18,8 +18,13 @@ _STACK_S = 1.0
 """For faulthandler to write; it needs milliseconds, and a stopped process never answers."""
 _TESTIMONY_S = 1.0
 """For the rank's evidence thread."""
+_SAVED_S = 2.0
+"""For a rank that measures coverage to write what it has counted."""
 _SETTLED_S = 0.02
 """A dump that has not grown for this long is complete: it is written by one run of a signal handler."""
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]
 
 NOWHERE = stacks.Place("", "", "")
 
@@ -41,7 +46,7 @@ class Evidence:
         return not self.stack and not self.place.location
 
 
-def question(pids: dict[int, int], settings: RankSettings, store: Any) -> dict[int, Evidence]:
+def question(pids: dict[int, int], settings: RankSettings, store: "Store") -> dict[int, Evidence]:
     """Ask ranks for their stacks and their last collectives.
 
     Args:
@@ -64,10 +69,13 @@ def question(pids: dict[int, int], settings: RankSettings, store: Any) -> dict[i
         prefixed.set(evidence.asked_key(rank), "1")
     until = time.monotonic() + _TESTIMONY_S
     for rank, said in found.items():
-        told = _told(prefixed, rank, until)
-        frames = [(file, line, name) for file, line, name in told.get("frames", [])]
-        said.place = stacks.place_of(frames or stacks.main_thread_frames(said.stack))
-        said.collective = Collective(**told["collective"]) if told.get("collective") else None
+        told = _told(prefixed, evidence.told_key(rank), until)
+        said.place = stacks.place_of(stacks.main_thread_frames(said.stack))
+        if told is not None:
+            testimony = json.loads(told)
+            said.place = stacks.place_of([(file, line, name) for file, line, name in testimony["frames"]])
+            said.collective = Collective(**testimony["collective"]) if testimony["collective"] else None
+            _told(prefixed, evidence.saved_key(rank), time.monotonic() + _SAVED_S)
     return found
 
 
@@ -83,14 +91,14 @@ def _await_stacks(found: dict[int, Evidence], offsets: dict[int, int], settings:
                 waiting.discard(rank)
 
 
-def _told(store: Any, rank: int, until: float) -> dict[str, Any]:
+def _told(store: "Store", key: str, until: float) -> bytes | None:
     left = dt.timedelta(seconds=max(0.01, until - time.monotonic()))
     try:
-        store.wait([evidence.told_key(rank)], left)
-        told: dict[str, Any] = json.loads(store.get(evidence.told_key(rank)))
+        store.wait([key], left)
     except RuntimeError:  # the store's own timeout: this rank cannot speak
-        return {}
-    return told
+        return None
+    value: bytes = store.get(key)
+    return value
 
 
 def _size(path: Path) -> int:

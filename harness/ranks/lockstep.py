@@ -1,5 +1,6 @@
 """Run one item on all ranks of a pool, phase by phase, and report it as if it had run here."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +38,8 @@ class LockstepItem:
         self.spec = spec
         self.pools = pools
         self.log = log
-        self.grace = float(item.config.getini("ranks_grace"))
+        debugging = item.config.getoption("rank_pdb") is not None
+        self.grace = math.inf if debugging else float(item.config.getini("ranks_grace"))
         self.exit_reason: str | None = None
         self.changes: list[str] = []
         """What the item left changed in its ranks' processes."""
@@ -62,7 +64,7 @@ class LockstepItem:
         try:
             self._phases(pool, deadline_of(self.item), next_id)
         except BaseException:
-            self.pools.retire(self.spec)  # interrupted: the ranks are in the middle of something
+            self.pools.retire(self.spec, grace=0.2)  # the ranks are in the middle of something
             raise
         pool.items_run += 1
         if self.failed or self._broken or self.changes or self.leaks:

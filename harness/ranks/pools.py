@@ -16,13 +16,15 @@ from harness.ranks.group import port_of, serve
 from harness.ranks.launch.local import LocalRanks
 from harness.ranks.marker import RankSpec
 from harness.ranks.pool import PoolNotStarted, RankPool
-from harness.ranks.settings import RankSettings
+from harness.ranks.settings import RankSettings, Terminal
 from harness.ranks.starting import starting_conditions
 
 _ATTEMPTS = 2
 """A kind of pool that could not start twice in a row, with no success between, is not tried again."""
+_GRACE_S = 1.0
+"""For idle processes to exit, which coverage and others use to save their data."""
 _HURRIED_S = 0.2
-"""Grace of processes whose state is not worth saving."""
+"""For processes that were interrupted in the middle of something."""
 
 
 class RankPools:
@@ -85,11 +87,11 @@ class RankPools:
         if told:
             raise PoolNotStarted("the ranks' collections differ\n" + "\n".join(sorted(told)))
 
-    def retire(self, spec: RankSpec, *, orderly: bool = False) -> None:
+    def retire(self, spec: RankSpec, *, orderly: bool = False, grace: float = _GRACE_S) -> None:
         """Close the pool of a specification; the next test on it gets a new one."""
         pool = self._pools.pop(spec, None)
         if pool is not None:
-            pool.close(orderly=orderly, grace=_HURRIED_S)
+            pool.close(orderly=orderly, grace=grace)
 
     @contextmanager
     def set_aside(self, spec: RankSpec) -> Generator[None, None, None]:
@@ -110,7 +112,7 @@ class RankPools:
         """End every pool and remove the folder. Bounded by about ten seconds a pool, one when not orderly."""
         while self._pools:
             _, pool = self._pools.popitem()
-            pool.close(orderly=orderly, grace=1.0 if orderly else _HURRIED_S)
+            pool.close(orderly=orderly, grace=_GRACE_S if orderly else _HURRIED_S)
         if self._folder is not None:
             self.audit.sweep(self._folder)
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -151,6 +153,9 @@ class RankPools:
             store_port=port,
             prefix=f"pool{self._started}",
             files=self.files,
+            debug=Terminal(config.option.rank_pdb, os.getpid())
+            if config.option.rank_pdb is not None
+            else None,
             live=config.getoption("capture") == "no",
             workerinput=dict(getattr(config, "workerinput", {})),
         )

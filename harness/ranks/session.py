@@ -87,12 +87,12 @@ class RankSession:
 
     def prepare(self) -> None:
         """Configure the session, join the process group, start the session."""
-        args = surroundings.arguments(self.settings)
+        args = surroundings.arguments(self.rank, self.settings)
         self.config = _prepareconfig(args, plugins=[*self.settings.plugins, self._watcher])
         surroundings.adapt(self.config, self.rank, self.settings)
         self.session = pytest.Session.from_config(self.config)
         self.config._do_configure()  # noqa: SLF001 - what pytest's own main does, and xdist's
-        surroundings.silence(self.config)
+        surroundings.silence(self.config, self.rank, self.settings)
         rank = open_group(self.rank, self.settings)
         self.config.stash[RANK] = rank
         surroundings.narrow(self.config, self.settings)

@@ -7,6 +7,15 @@ from harness.ranks.marker import RankSpec
 
 
 @dataclass(frozen=True)
+class Terminal:
+    """``--rank-pdb``: one rank at the terminal of the process that the user started."""
+
+    rank: int
+    pid: int
+    """Its descriptors 0, 1 and 2 are opened through ``/proc``."""
+
+
+@dataclass(frozen=True)
 class RankSettings:
     """Sent to every rank of a pool when it starts. Plain data."""
 
@@ -32,6 +41,8 @@ class RankSettings:
     """Prefix of this pool's keys in the store."""
     files: frozenset[Path] = frozenset()
     """Files that hold tests on ranks, as the parent found them; the ranks collect no others. Empty: all."""
+    debug: Terminal | None = None
+    """Which rank enters the debugger, and whose terminal it uses."""
     live: bool = False
     """``-s``: output goes to the terminal as it comes, prefixed with the rank."""
     workerinput: dict[str, object] = field(default_factory=dict)

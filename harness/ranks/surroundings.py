@@ -47,15 +47,22 @@ def rank_environment(rank: int, settings: RankSettings) -> dict[str, str]:
     return given
 
 
-def arguments(settings: RankSettings) -> list[str]:
+def arguments(rank: int, settings: RankSettings) -> list[str]:
     """The parent's command line, with capture by file descriptor unless the user wants to see everything."""
     args = list(settings.args)
     end = args.index("--") if "--" in args else len(args)
     # This package is imported before the session begins, of which pytest would warn.
     args[end:end] = ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
-    if not settings.live:
+    if at_terminal(rank, settings):
+        args[end:end] = ["--capture=no", "--pdb"]
+    elif not settings.live:
         args[end:end] = ["--capture=fd"]
     return args
+
+
+def at_terminal(rank: int, settings: RankSettings) -> bool:
+    """Whether this rank is the one that ``--rank-pdb`` names."""
+    return settings.debug is not None and settings.debug.rank == rank
 
 
 def adapt(config: pytest.Config, rank: int, settings: RankSettings) -> None:
@@ -67,7 +74,7 @@ def adapt(config: pytest.Config, rank: int, settings: RankSettings) -> None:
         "maxprocesses": None,
         "tx": [],
         "looponfail": False,
-        "usepdb": False,
+        "usepdb": at_terminal(rank, settings),
         "xmlpath": None,
         "basetemp": str(settings.basetemp / f"rank{rank}"),
     }
@@ -81,13 +88,13 @@ def adapt(config: pytest.Config, rank: int, settings: RankSettings) -> None:
     config.workeroutput = {}  # type: ignore[attr-defined]
 
 
-def silence(config: pytest.Config) -> None:
+def silence(config: pytest.Config, rank: int, settings: RankSettings) -> None:
     """After configuration: drop plugins that belong to the parent, and let the reporter write to nowhere."""
     for name in _SINGLE_SESSION_PLUGINS:
         if config.pluginmanager.has_plugin(name):
             config.pluginmanager.unregister(name=name)
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None:
+    if reporter is not None and not at_terminal(rank, settings):
         config.pluginmanager.unregister(reporter)
         from _pytest.terminal import TerminalReporter
 
@@ -107,12 +114,21 @@ def capture_descriptors(config: pytest.Config) -> tuple[int, ...]:
 
 
 def _redirect_output(rank: int, settings: RankSettings) -> None:
-    target = os.open(settings.output_file(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     sys.stdout.flush()
     sys.stderr.flush()
+    if settings.debug is not None and settings.debug.rank == rank:
+        for number, mode in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
+            _put(os.open(f"/proc/{settings.debug.pid}/fd/{number}", mode), number)
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - as long as the process
+        return
+    target = os.open(settings.output_file(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(target, 1)
-    os.dup2(target, 2)
-    os.close(target)
+    _put(target, 2)
+
+
+def _put(descriptor: int, number: int) -> None:
+    os.dup2(descriptor, number)
+    os.close(descriptor)
 
 
 def narrow(config: pytest.Config, settings: RankSettings) -> None:

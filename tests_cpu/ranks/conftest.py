@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,8 @@ class Inner:
         )
         if when is not None:
             return next(one for one in mine if one["when"] == when)
-        return next(one for one in mine if one["outcome"] != "passed" or one["when"] == "call")
+        telling = [one for one in mine if one["outcome"] != "passed"]
+        return (telling or [one for one in mine if one["when"] == "call"])[0]
 
     def outcome(self, test: str) -> str:
         """passed, failed, skipped, xfailed, xpassed, or error for a failure outside the call."""
@@ -81,7 +82,8 @@ class Started:
     marker: str
     began: float
 
-    def finish(self, timeout: float = 100) -> Inner:
+    def finish(self, timeout: float = 100, settle: float = 0) -> Inner:
+        """Wait for its end; then up to ``settle`` seconds for its processes to be gone."""
         try:
             stdout, stderr = self.process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -119,25 +121,34 @@ def start_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     started: list[Started] = []
 
     def start(
-        source: str, *args: str, ini: str = "", env: dict[str, str] | None = None, **files: str
+        source: str,
+        *args: str,
+        ini: str = "",
+        env: dict[str, str] | None = None,
+        folder: Path | None = None,
+        command: Sequence[str] = (sys.executable, "-m", "pytest"),
+        extra: dict[str, str] | None = None,
+        **files: str,
     ) -> Started:
-        folder = tmp_path_factory.mktemp("inner")
+        folder = folder or tmp_path_factory.mktemp("inner")
+        (folder / "record.jsonl").unlink(missing_ok=True)
         files = {"test_it": source, "conftest": RECORDER + files.pop("conftest", ""), **files}
         for name, text in files.items():
             (folder / f"{name}.py").write_text(textwrap.dedent(text))
         (folder / "pytest.ini").write_text(textwrap.dedent(INI) + textwrap.dedent(ini))
+        for name, text in (extra or {}).items():
+            (folder / name).write_text(text)
         marker = f"{folder.name}-{time.monotonic_ns()}"
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV"))}
         environ = {
-            **os.environ,
+            **inherited,
             "INNER_SESSION": marker,
             "RECORD": str(folder / "record.jsonl"),
             "OMP_NUM_THREADS": "1",
             **(env or {}),
         }
-        environ = {name: value for name, value in environ.items() if not name.startswith(("PYTEST_", "COV_"))}
-        command = [sys.executable, "-m", "pytest", "-p", "no:randomly", *args]
         process = subprocess.Popen(
-            command,
+            [*command, *args],
             cwd=folder,
             env=environ,
             stdin=subprocess.PIPE,
