@@ -17,7 +17,7 @@ pytest_plugins = ["harness.ranks.plugin", "harness.conformance.plugin"]
 
 @pytest.fixture
 def memory() -> Callable[..., AbstractContextManager[Measurement]]:
-    """Measures a block's peak and retained bytes: ``with memory() as m:`` (``harness.memory.measure``)."""
+    """Hand out ``harness.memory.measure``, which measures peak and retained bytes of a block."""
     from harness.memory import measure
 
     return measure

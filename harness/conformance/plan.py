@@ -56,6 +56,8 @@ class Request:
     worlds: tuple[int, ...] = ()
     device: str = "auto"
     full: bool = False
+    cells: tuple[tuple[str, str, str], ...] = ()
+    """Exactly these (subject, check, scenario), whatever the other fields but ``device`` say."""
 
 
 def plan(request: Request) -> Plan:
@@ -64,34 +66,19 @@ def plan(request: Request) -> Plan:
     Raises:
         UsageError: a subject, check, scenario, world size or device that does not exist, with what was expected.
     """
+    if request.cells:
+        return _exactly(request)
     subjects = [resolve(name) for name in dict.fromkeys(request.subjects)]
     if not subjects:
         raise UsageError("name at least one subject: a built-in one or package.module:callable")
     checks = _checks(request.checks)
     device = _device(request.device)
-    chosen = _domains(subjects, checks, asked=bool(request.checks))
     cells: list[CellKey] = []
-    for name in chosen:
+    for name in _domains(subjects, checks, asked=bool(request.checks)):
         scenarios = _scenarios(name, device, request)
-        if not scenarios:
-            continue
-        offset = DOMAINS.index(name)
-        wanted = [check for check in checks if check.domain == name]
-        if any(not check.smoke for check in wanted):
-            wanted = [
-                c for c in load_checks().values() if c.domain == name and c.smoke and c not in wanted
-            ] + wanted
-        for subject_index, subject in enumerate(subjects):
-            if name not in domains(subject):
-                continue
-            for check_index, check in enumerate(wanted):
-                for scenario_index, scenario in enumerate(_of_check(check, scenarios)):
-                    order = (
-                        (offset, 0, scenario_index, subject_index)
-                        if check.smoke
-                        else (offset, 1, scenarios.index(scenario), subject_index, check_index)
-                    )
-                    cells.append(CellKey(check, subject, scenario, order))
+        wanted = _with_smoke(name, [check for check in checks if check.domain == name])
+        for subject in (each for each in subjects if name in domains(each)):
+            cells += _cells(subject, subjects.index(subject), wanted, scenarios)
     if not cells:
         raise UsageError(
             "nothing to run: no scenario matches"
@@ -99,6 +86,39 @@ def plan(request: Request) -> Plan:
             f" --world {' '.join(map(str, request.worlds)) or '(all)'}; see `harness list scenarios`"
         )
     return Plan(tuple(sorted(cells, key=lambda key: key.order)))
+
+
+def _exactly(request: Request) -> Plan:
+    """The cells that are named one by one."""
+    device, known = _device(request.device), load_checks()
+    subjects = list(dict.fromkeys(subject for subject, _, _ in request.cells))
+    keys = []
+    for subject, check_id, scenario_id in request.cells:
+        (check,) = _checks([check_id])
+        offered = {each.id: each for each in domain(check.domain).full(device)}
+        if scenario_id not in offered:
+            raise UsageError(f"unknown scenario {scenario_id!r}: see `harness list scenarios --full`")
+        places = (list(offered).index(scenario_id), subjects.index(subject), list(known).index(check.id))
+        order = (DOMAINS.index(check.domain), 0 if check.smoke else 1, *places)
+        keys.append(CellKey(check, resolve(subject), offered[scenario_id], order))
+    return Plan(tuple(sorted(keys, key=lambda key: key.order)))
+
+
+def _with_smoke(name: str, checks: list[Check]) -> list[Check]:
+    """No check is run on a subject that was not seen to start."""
+    smoke = [c for c in load_checks().values() if c.domain == name and c.smoke and c not in checks]
+    return smoke + checks
+
+
+def _cells(subject: Subject, place: int, checks: list[Check], scenarios: list[Scenario]) -> list[CellKey]:
+    """The cells of one subject in one domain: smoke on the first scenario, every check on each of its own."""
+    keys = []
+    for check_index, check in enumerate(checks):
+        for scenario in _of_check(check, scenarios):
+            within = (place,) if check.smoke else (scenarios.index(scenario), place, check_index)
+            order = (DOMAINS.index(check.domain), 0 if check.smoke else 1, *within)
+            keys.append(CellKey(check, subject, scenario, order))
+    return keys
 
 
 def _of_check(check: Check, scenarios: list[Scenario]) -> list[Scenario]:
@@ -182,17 +202,27 @@ def request_of(config: pytest.Config) -> Request:
         worlds=tuple(option.subject_world),
         device=option.subject_device,
         full=option.subject_full,
+        cells=tuple(_cell(text) for text in option.subject_cell),
     )
+
+
+def _cell(text: str) -> tuple[str, str, str]:
+    subject, check_id, scenario = (
+        (part.strip() for part in text.split(",")) if text.count(",") == 2 else ("", "", "")
+    )
+    if not (subject and check_id and scenario):
+        raise UsageError(f"--subject-cell {text!r}: expected subject,check,scenario")
+    return subject, check_id, scenario
 
 
 def plan_of(config: pytest.Config) -> Plan:
     """The plan of this pytest session, made once."""
     import pytest
 
-    request = request_of(config)
-    if request not in _plans:
-        try:
+    try:
+        request = request_of(config)
+        if request not in _plans:
             _plans[request] = plan(request)
-        except UsageError as error:
-            raise pytest.UsageError(str(error)) from None
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
     return _plans[request]

@@ -7,7 +7,6 @@ A subject that raised by itself may have left its peers in a collective, so that
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ EVIDENCE = "harness.evidence"
 VIOLATION = "harness.violation"
 NOT_APPLICABLE = "harness.not-applicable"
 NOT_RUN = "harness.not-run"
+TRIGGERED = "harness.triggered"
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run only scenarios of this world size; repeatable",
     )
     group.addoption("--subject-device", default="auto", help="cpu, cuda, or auto (cuda where torch sees one)")
+    group.addoption(
+        "--subject-cell",
+        action="append",
+        default=[],
+        metavar="SUBJECT,CHECK,SCENARIO",
+        help="run exactly this cell; repeatable, and then nothing else runs",
+    )
     group.addoption("--subject-full", action="store_true", help="all scenarios instead of the default set")
 
 
+@pytest.hookimpl(
+    trylast=True
+)  # registered last, called first: a cell that cannot be judged never reaches a rank
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "conformance: a check of harness.conformance")
     if not _on_rank(config):
@@ -152,6 +162,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
         return True
     finally:
         properties.append((EVIDENCE, getattr(cell, "evidence", {})))
+        if getattr(getattr(cell, "subject", None), "triggered", False):
+            properties.append((TRIGGERED, True))
 
 
 def _as_data(violation: Violation) -> dict[str, Any]:
@@ -187,4 +199,4 @@ def sync(request: pytest.FixtureRequest, rank: Any, _stages: dict[str, Any]) -> 
 
 def _on_rank(config: pytest.Config) -> bool:
     """Whether this session is a rank of another one."""
-    return "HARNESS_RANK" in os.environ or hasattr(config, "harness_rank")
+    return "harness_rank" in getattr(config, "workerinput", {})

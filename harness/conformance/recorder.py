@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.conformance.plugin import EVIDENCE, NOT_APPLICABLE, NOT_RUN, VIOLATION, CellKey, key_of
+from harness.conformance.plugin import (
+    EVIDENCE,
+    NOT_APPLICABLE,
+    NOT_RUN,
+    TRIGGERED,
+    VIOLATION,
+    CellKey,
+    key_of,
+)
 from harness.conformance.verdict import Cell, Kind, Verdict
 
 if TYPE_CHECKING:
@@ -105,7 +113,8 @@ def judge(key: CellKey, reports: list[pytest.TestReport]) -> Cell:
         verdict=verdict,
         kind=kind,
         message=message,
-        evidence=dict(properties.get(EVIDENCE, {})),
+        evidence=dict(properties.get(EVIDENCE, {}))
+        | ({"triggered": True} if TRIGGERED in properties else {}),
         seconds=round(sum(report.duration for report in reports), 3),
         reproduce=reproduce(key),
         detail="\n\n".join(_detail(report) for report in reports if report.failed),
@@ -121,7 +130,7 @@ def reproduce(key: CellKey) -> str:
     return shlex.join(command)
 
 
-def _verdict(  # noqa: PLR0911 - one return per verdict, in order of precedence
+def _verdict(
     reports: list[pytest.TestReport], properties: dict[str, Any]
 ) -> tuple[Verdict, Kind | None, str]:
     if VIOLATION in properties:

@@ -90,6 +90,7 @@ def _arguments(request: Request) -> list[str]:
     ):
         for value in values:
             arguments += [f"{option}={value}"]
+    arguments += [f"--subject-cell={','.join(cell)}" for cell in request.cells]
     arguments.append(f"--subject-device={request.device}")
     if request.full:
         arguments.append("--subject-full")

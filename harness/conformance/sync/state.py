@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _FLAGS = ("merged_adapters", "_active_adapter", "_disable_adapters")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class ModelState:
     model: Any
     parameters: tuple[_Parameter, ...]
     flags: dict[str, dict[str, Any]]
+    hooks: dict[str, dict[str, list[int]]]
 
     @classmethod
     def capture(cls, model: Any) -> ModelState:
@@ -76,7 +78,7 @@ class ModelState:
             )
             for name, parameter in model.named_parameters()
         )
-        return cls(model, parameters, _flags(model))
+        return cls(model, parameters, _flags(model), _hooks(model))
 
     def differences(self) -> list[str]:
         """Every difference between the model now and then, as short sentences; empty when there is none."""
@@ -91,7 +93,13 @@ class ModelState:
                 for flag, value in flags.items()
                 if now.get(module, {}).get(flag) != value
             ]
-        return found
+        hooks = _hooks(self.model)
+        return found + [
+            f"{module or 'the model'} has other {kind.strip('_').replace('_', ' ')} than before"
+            for module in self.hooks.keys() | hooks.keys()
+            for kind in _HOOKS
+            if self.hooks.get(module, {}).get(kind, []) != hooks.get(module, {}).get(kind, [])
+        ]
 
     def restore(self) -> bool:
         """Put everything back; False when the model is beyond that and must be built anew."""
@@ -102,6 +110,11 @@ class ModelState:
             for name, flags in self.flags.items():
                 for flag, value in flags.items():
                     setattr(modules[name], flag, list(value) if isinstance(value, list) else value)
+            for name, module in modules.items():
+                for kind in _HOOKS:
+                    hooks = getattr(module, kind)
+                    for handle in set(hooks) - set(self.hooks.get(name, {}).get(kind, [])):
+                        del hooks[handle]
         except (RuntimeError, AttributeError, KeyError, AssertionError):
             return False
         return not self.differences()
@@ -132,3 +145,13 @@ def _flags(model: Any) -> dict[str, dict[str, Any]]:
         if flags:
             state[name] = {k: list(v) if isinstance(v, list) else v for k, v in flags.items()}
     return state
+
+
+def _hooks(model: Any) -> dict[str, dict[str, list[int]]]:
+    """Handles of every module's hooks by module name and kind; modules without hooks are left out."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for name, module in model.named_modules():
+        kinds = {kind: list(getattr(module, kind)) for kind in _HOOKS if getattr(module, kind)}
+        if kinds:
+            found[name] = kinds
+    return found
