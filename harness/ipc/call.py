@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.ipc.envelope import Kind, Message
 from harness.ipc.errors import WorkerFailed
-from harness.ipc.failure import Failure, describe_exception, failure_from
+from harness.ipc.failure import Failure, describe_exception, failed_posts, failure_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -128,6 +128,10 @@ class Call:
             self._arrived.append((index, item))
         return not self._expected
 
+    def untaken(self) -> list[tuple[int, Message]]:
+        """Messages that the caller has not looked at. Called under the pool's lock."""
+        return [(index, item) for index, item in self._arrived if isinstance(item, Message)]
+
     def _pump(self, until: float) -> bool:
         return self._carrier.pump(self._arrived.__len__, until)
 
@@ -142,11 +146,10 @@ class Call:
 
     def _open(self, index: int, message: Message) -> Reply:
         if message.kind is Kind.FAILURE:
-            first, *others = [
-                failure_from(told, worker=index, kind=kind, method=method or self.method, posted=posted)
-                for kind, method, posted, told in message.decode()
-            ]
-            return Reply(failure=replace(first, also=tuple(others)))
+            kind, told = message.decode()
+            return Reply(failure=failure_from(told, worker=index, kind=kind, method=self.method))
+        if message.kind is Kind.POSTED:
+            return Reply(failure=failed_posts(index, message.decode()))
         try:
             return Reply(message.decode())
         except Exception as error:  # noqa: BLE001 - the value's own code runs in its unpickling

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from harness.errors import UsageError
 from harness.ipc import guard
 from harness.ipc.envelope import Kind
 from harness.ipc.errors import WorkerFailed
@@ -33,22 +32,17 @@ _OTHERS_S = 0.2
 class Crew:
     """Starts, replaces and ends the workers behind a switchboard's links."""
 
-    def __init__(self, board: Switchboard, recipe: Recipe) -> None:
+    def __init__(self, board: Switchboard, recipe: Recipe, factory: Parcel) -> None:
         """Start nobody yet.
 
-        Raises:
-            UsageError: the factory cannot be sent.
+        Args:
+            board: where the workers' links go.
+            recipe: what the workers are made from.
+            factory: the first message of each; see :func:`harness.ipc.door.encode_factory`.
         """
         self._board = board
         self._recipe = recipe
-        try:
-            # Under fork the child has the factory already, and what cannot be pickled works too.
-            self._factory: Parcel = encode(None if recipe.start_method == "fork" else recipe.factory)
-        except Exception as error:
-            raise UsageError(
-                f"the factory cannot be sent to a worker under {recipe.start_method}"
-                f" ({type(error).__name__}: {error}); let it refer to nothing that lives in this process only"
-            ) from error
+        self._factory = factory
 
     def start(self, indices: Sequence[int], timeout: float) -> None:
         """Start workers together and wait until each has built its object.
@@ -123,8 +117,12 @@ class Crew:
         while farewell.wait(0):
             pass
         farewell.abandon()
-        found = [one for failure in farewell.failures() for one in (failure, *failure.also)]
-        return [failure for failure in found if failure.posted]
+        with self._board.exchange.lock:
+            reports = [self._board.report_of(link) for link in links]
+        found = [
+            report for report in (*reports, *farewell.failures()) if report is not None and report.posted
+        ]
+        return [one for failure in found for one in (failure, *failure.also)]
 
     def _living(self, links: Sequence[Link]) -> list[Link]:
         with self._board.exchange.lock:

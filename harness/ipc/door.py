@@ -8,6 +8,8 @@ from harness.errors import UsageError
 from harness.ipc.pickling import Parcel, encode
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from harness.ipc.process import StartMethod
 
 START_METHODS: tuple[StartMethod, ...] = ("spawn", "forkserver", "fork")
@@ -40,6 +42,17 @@ def seconds(value: object, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
         raise UsageError(f"{what} must be a positive number of seconds, not {value!r}")
     return float(value)
+
+
+def encode_factory(factory: Callable[[int], Any], start_method: StartMethod) -> Parcel:
+    """The factory, ready to send; refuse what cannot be. Under fork the child has it already: then it is nothing."""
+    try:
+        return encode(None if start_method == "fork" else factory)
+    except Exception as error:
+        raise UsageError(
+            f"the factory cannot be sent to a worker under {start_method} ({type(error).__name__}: {error});"
+            " let it refer to nothing that lives in this process only"
+        ) from error
 
 
 def encode_request(method: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parcel:

@@ -39,6 +39,8 @@ class Kind(enum.IntEnum):
     CLOSE = 4
     RESULT = 5
     FAILURE = 6
+    POSTED = 7
+    """Posts before this call failed; the call was not run."""
 
 
 _KINDS = {int(kind): kind for kind in Kind}

@@ -10,8 +10,11 @@ from __future__ import annotations
 import signal
 import time
 import traceback
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 FailureKind: TypeAlias = Literal["raised", "unpicklable", "died", "silent", "unsent", "undecodable", "closed"]
 """How a worker failed a call.
@@ -115,6 +118,15 @@ def failure_from(
         at=at,
         posted=posted,
     )
+
+
+def failed_posts(worker: int, told: Iterable[tuple[str, Description]]) -> Failure:
+    """The failures of a worker's earlier posts (method and description of each) as one failure of a later call."""
+    first, *others = [
+        failure_from(description, worker=worker, kind="raised", method=method, posted=True)
+        for method, description in told
+    ]
+    return replace(first, also=tuple(others))
 
 
 def describe_exit(status: int | None) -> str:

@@ -11,6 +11,7 @@ from harness.ipc.envelope import GarbledPipe, Incoming, Message, Outgoing
 from harness.ipc.failure import describe_exit
 
 if TYPE_CHECKING:
+    from harness.ipc.failure import Description
     from harness.ipc.process import WorkerProcess
 
 _LIKELY = {
@@ -35,6 +36,8 @@ class Link:
         self.started = False
         """Whether it has answered anything yet."""
         self.asked_to_stop = False
+        self.owed: list[tuple[str, Description]] = []
+        """Reports of failed posts whose call had stopped waiting: the next call gets them."""
         self.mute: str | None = None
         """Why no further message can come, once that is so; the process may still run."""
         self.ended_by: str | None = None

@@ -24,7 +24,6 @@ is collected, and only then is anything raised. The pool owns its processes: see
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextlib
 import os
@@ -41,6 +40,7 @@ from harness.ipc.process import Recipe
 from harness.ipc.switchboard import Switchboard
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
@@ -93,10 +93,11 @@ class WorkerPool:
         self.timeout = door.seconds(timeout, "timeout")
         self.start_timeout = door.seconds(start_timeout, "start_timeout")
         self._owner = os.getpid()
+        encoded = door.encode_factory(factory, start_method)
         self._closed = False
         self._replacing = threading.Lock()
         self._board = Switchboard()
-        self._crew = Crew(self._board, Recipe(name, factory, start_method, tuple(preload)))
+        self._crew = Crew(self._board, Recipe(name, factory, start_method, tuple(preload)), encoded)
         _open_pools.add(self)
         try:
             self._crew.start(range(size), self.start_timeout)
@@ -175,6 +176,8 @@ class WorkerPool:
         **kwargs: Any,
     ) -> list[Any]:
         """:meth:`call` for an event loop, which stays free meanwhile. Cancelling it drops the replies to come."""
+        import asyncio  # the worker imports this package too, and has no use for it
+
         seconds = self._deadline(timeout)
         until = time.monotonic() + seconds
         call = self._send(method, [(args, kwargs)])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from harness.ipc.call import Call
 from harness.ipc.envelope import Kind, Outgoing
 from harness.ipc.exchange import Exchange
-from harness.ipc.failure import Failure
+from harness.ipc.failure import Failure, failed_posts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -60,7 +60,11 @@ class Switchboard:
                 self._refuse(call, dead)
             else:
                 for link, parcel in zip(self.links, parcels, strict=True):
-                    link.outbox.append(Outgoing(Kind.CALL, call.id, parcel))
+                    report = self.report_of(link)
+                    if report is None:
+                        link.outbox.append(Outgoing(Kind.CALL, call.id, parcel))
+                    elif call.arrive(link.index, report):
+                        self._settled(call)
                 self.exchange.send(self.links)
         return call
 
@@ -73,6 +77,13 @@ class Switchboard:
                 if not link.ended:
                     link.outbox.append(Outgoing(Kind.POST, number, parcel))
             self.exchange.send(self.links)
+
+    def report_of(self, link: Link) -> Failure | None:
+        """What a worker said of failed posts when nobody was listening any more, once. Under the lock."""
+        if not link.owed:
+            return None
+        owed, link.owed = link.owed, []
+        return failed_posts(link.index, owed)
 
     def carry_on(self, errand: Call | None = None, on_settled: Callable[[], None] | None = None) -> None:
         """See to what must go on while the caller does something else.
@@ -105,6 +116,8 @@ class Switchboard:
         with self.exchange.lock:
             self._withdraw(call)
             self._settled(call)
+            for index, message in call.untaken():
+                self._too_late(self.links[index], message)
 
     def expire(self, call: Call, seconds: float) -> None:
         """See :class:`~harness.ipc.call.Carrier`."""
@@ -137,9 +150,15 @@ class Switchboard:
         link.started = True
         call = self._calls.get(message.call_id)
         if call is None:
-            self.late += 1
+            self._too_late(link, message)
         elif call.arrive(link.index, message):
             self._settled(call)
+
+    def _too_late(self, link: Link, message: Message) -> None:
+        """Nobody waits for this reply any more. What it says of posts is for the next call; the rest is dropped."""
+        self.late += 1
+        if message.kind is Kind.POSTED:
+            link.owed += message.decode()
 
     def _settled(self, call: Call) -> None:
         self._calls.pop(call.id, None)

@@ -100,7 +100,7 @@ class _Worker:
         if raised is None:
             self._send(Kind.RESULT, message.call_id, _NOTHING)
         else:
-            self._fail(message.call_id, "raised", "start", raised)
+            self._fail(message.call_id, "raised", raised)
         return raised is None
 
     def _serve(self, message: Message) -> bool:
@@ -118,11 +118,11 @@ class _Worker:
     def _run_call(self, message: Message) -> None:
         result, raised = self._attempt(self._invoke, message)
         if raised is not None:
-            self._fail(message.call_id, "raised", "", raised)
+            self._fail(message.call_id, "raised", raised)
             return
         parcel, raised = self._attempt(encode, result)
         if raised is not None:
-            self._fail(message.call_id, "unpicklable", "", raised)
+            self._fail(message.call_id, "unpicklable", raised)
             return
         self._send(Kind.RESULT, message.call_id, parcel)
 
@@ -133,8 +133,7 @@ class _Worker:
 
     def _report_posts(self, call_id: int) -> None:
         owed, self._owed = self._owed, []
-        described = [("raised", method, True, raised) for method, raised in owed]
-        self._send(Kind.FAILURE, call_id, encode(described))
+        self._send(Kind.POSTED, call_id, encode(owed))
 
     def _attempt(self, act: Callable[..., Any], *args: Any) -> tuple[Any, Description | None]:
         """Run foreign code: what it returned, and what it raised, if it did."""
@@ -165,8 +164,8 @@ class _Worker:
         kind = type(self._subject).__name__
         return f"the workers' object ({kind}) has no method {name!r}; it has {offered or 'no public method'}"
 
-    def _fail(self, call_id: int, kind: FailureKind, method: str, raised: Description) -> None:
-        self._send(Kind.FAILURE, call_id, encode([(kind, method, False, raised)]))
+    def _fail(self, call_id: int, kind: FailureKind, raised: Description) -> None:
+        self._send(Kind.FAILURE, call_id, encode((kind, raised)))
 
     def _send(self, kind: Kind, call_id: int, parcel: Parcel) -> None:
         Outgoing(kind, call_id, parcel).send(self._pipe)

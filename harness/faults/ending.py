@@ -1,0 +1,127 @@
+"""Ends of a process: by signal, by exit, by a fault in native code, with a reply half-written; and stops."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+from harness.faults.fault import Effect, fault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+EXIT_STATUS = 3
+HALF_BYTES = 1024 * 1024
+"""Size of the reply of which one half is written."""
+_NOTABLE_BYTES = 4096
+
+
+@fault("kill", Effect.DIES)
+def kill() -> None:
+    """SIGKILL, as the out-of-memory killer sends it."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@fault("terminate", Effect.DIES)
+def terminate() -> None:
+    """SIGTERM, as a job scheduler sends it."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
+    signal.pause()
+
+
+@fault("abort", Effect.DIES)
+def abort() -> None:
+    """``abort()``, as failed assertions of native code do."""
+    _without_core_dump()
+    os.abort()
+
+
+@fault("segfault", Effect.DIES)
+def segfault() -> None:
+    """A segmentation fault."""
+    _without_core_dump()
+    ctypes.string_at(0)
+
+
+@fault("exit-zero", Effect.DIES)
+def exit_zero() -> None:
+    """``os._exit(0)``: an end that looks like success."""
+    os._exit(0)
+
+
+@fault("exit-status", Effect.DIES)
+def exit_status() -> None:
+    """``os._exit(3)``."""
+    os._exit(EXIT_STATUS)
+
+
+@fault("half-written", Effect.DIES)
+def half_written() -> bytes:
+    """The process is killed when it has written half of its reply."""
+    for module in ("multiprocessing.connection", "multiprocess.connection"):
+        if module in sys.modules:
+            sys.modules[module].Connection._send = _send_half  # noqa: SLF001
+    socket.socket.send = _socket_send_half  # type: ignore[method-assign,assignment]
+    socket.socket.sendmsg = _socket_sendmsg_half  # type: ignore[method-assign,assignment]
+    return bytes(HALF_BYTES)
+
+
+@fault("stop", Effect.HANGS)
+def stop() -> None:
+    """SIGSTOP: the process is there, and does nothing."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@fault("parent-death", Effect.ORPHANS)
+def parent_death() -> None:
+    """SIGKILL to the process that owns this one."""
+    os.kill(owner(), signal.SIGKILL)
+
+
+def owner() -> int:
+    """Process id of whoever started this process through multiprocessing, a fork server left out; else its parent's."""
+    for package in ("multiprocess", "multiprocessing"):
+        parent = package in sys.modules and sys.modules[package].parent_process()
+        if parent:
+            return int(parent.pid)
+    return os.getppid()
+
+
+@fault("hold-interpreter", Effect.HANGS)
+def hold_interpreter() -> None:
+    """Native code that never returns and never lets another Python thread run."""
+    ctypes.PyDLL(None).pause()
+
+
+def _without_core_dump() -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _send_half(connection: Any, buffer: bytes, write: Any = None) -> None:
+    write = write or os.write
+    view = memoryview(buffer)
+    if len(view) >= _NOTABLE_BYTES:
+        write(connection.fileno(), view[: len(view) // 2])
+        kill()
+    while view:
+        view = view[write(connection.fileno(), view) :]
+
+
+def _socket_send_half(pipe: socket.socket, data: bytes, *_: Any) -> int:
+    return _socket_sendmsg_half(pipe, [data])
+
+
+def _socket_sendmsg_half(pipe: socket.socket, buffers: Iterable[bytes], *_: Any) -> int:
+    data = b"".join(buffers)
+    if len(data) < _NOTABLE_BYTES:
+        return os.write(pipe.fileno(), data)
+    os.write(pipe.fileno(), data[: len(data) // 2])
+    kill()
+    return 0

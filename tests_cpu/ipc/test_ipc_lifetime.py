@@ -1,0 +1,246 @@
+"""Lifetimes: nothing of a pool outlives it, nor its owner, however the owner ends."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from multiprocessing import shared_memory
+
+import psutil
+import pytest
+
+from harness.faults import Victim
+from harness.ipc import PoolClosed, WorkerFailed, WorkerPool
+
+
+def gone(pid):
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def all_gone(pids, seconds):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if all(map(gone, pids)):
+            return True
+        time.sleep(0.02)  # there is no event for the end of a stranger's process
+    return False
+
+
+def run(script, *arguments, **options):
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script), *arguments], stdout=subprocess.PIPE, text=True, **options
+    )
+
+
+OWNER = """
+    import os, signal, subprocess, sys
+    from multiprocessing import shared_memory
+    from harness.faults import Victim
+    from harness.ipc import WorkerPool
+
+    class Engine(Victim):
+        def beget_detached(self):
+            return subprocess.Popen(["sleep", "3600"], start_new_session=True).pid
+        def share(self):
+            self.block = shared_memory.SharedMemory(create=True, size=4096)
+            return self.block.name
+
+    if __name__ == "__main__":
+        pool = WorkerPool(Engine, 2, start_method=sys.argv[1])
+        pids = [pid for pair in pool.call("beget") for pid in pair] + pool.call("beget_detached")
+        print(*pids, flush=True)
+        print(*pool.call("share"), flush=True)
+        {then}
+"""
+ENDS = {
+    "killed": "os.kill(os.getpid(), signal.SIGKILL)",
+    "killed with a stopped worker": "os.kill(pids[0], signal.SIGSTOP); os.kill(os.getpid(), signal.SIGKILL)",
+    "killed with a worker that holds its interpreter": (
+        "pool.begin('suffer', 'hold-interpreter', (1,)); os.kill(os.getpid(), signal.SIGKILL)"
+    ),
+    "killed in a large call": "pool.begin('wait', 60); pool.begin('size', bytes(1 << 24)); os.kill(os.getpid(), 9)",
+    "os._exit": "os._exit(1)",
+    "exits with the pool open": "sys.exit(0)",
+    "raises": "raise RuntimeError('the owner fails')",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_no_worker_grandchild_or_shared_memory_outlives_its_owner(start_method, end):
+    owner = run(OWNER.replace("{then}", ENDS[end]), start_method, stderr=subprocess.DEVNULL)
+    pids = [int(word) for word in owner.stdout.readline().split()]
+    blocks = owner.stdout.readline().split()
+    owner.wait(60)
+    owner.stdout.close()
+    assert len(pids) == 6
+    assert all_gone(pids, 5)
+    for block in blocks:
+        assert not os.path.exists(f"/dev/shm/{block}") or all_unlinked(block, 5)
+
+
+def all_unlinked(block, seconds):
+    until = time.monotonic() + seconds
+    while os.path.exists(f"/dev/shm/{block}") and time.monotonic() < until:
+        time.sleep(0.02)
+    return not os.path.exists(f"/dev/shm/{block}")
+
+
+def test_a_killed_owner_leaves_no_temporary_folder(start_method, tmp_path):
+    owner = run(
+        OWNER.replace("{then}", ENDS["killed"]), start_method, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    owner.wait(60)
+    owner.stdout.close()
+    until = time.monotonic() + 5
+    while list(tmp_path.iterdir()) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_guard_that_was_killed_is_replaced(start_method):
+    script = OWNER.replace(
+        "{then}",
+        "[os.kill(int(p), 9) for p in subprocess.run(['pgrep', '-f', '-P', str(os.getpid()), 'guard.py'],"
+        " capture_output=True, text=True).stdout.split()];"
+        " pool.restart(0); print(*pool.pids(), flush=True); os.kill(os.getpid(), 9)",
+    )
+    owner = run(script, start_method)
+    for _ in range(2):
+        owner.stdout.readline()
+    pids = [int(word) for word in owner.stdout.readline().split()]
+    owner.wait(60)
+    owner.stdout.close()
+    assert len(pids) == 2
+    assert all_gone(pids, 5)
+
+
+def test_close_ends_every_worker_and_grandchild_and_may_be_repeated(start_method):
+    pool = WorkerPool(Victim, 2, start_method=start_method)
+    pids = [pid for pair in pool.call("beget") for pid in pair]
+    pool.close()
+    assert all_gone(pids, 5)
+    pool.close()
+    with pytest.raises(PoolClosed):
+        pool.call("answer", 1)
+
+
+def test_close_lets_a_call_finish_within_the_grace(start_method, tmp_path):
+    pool = WorkerPool(Leaver, 1, start_method=start_method)
+    call = pool.begin("write_later", str(tmp_path / "written"), 0.3)
+    pool.close(grace=20)
+    assert (tmp_path / "written").read_text() == "done"
+    with pytest.raises(WorkerFailed) as caught:
+        call.results(1)
+    assert caught.value.root.kind == "closed"
+
+
+def test_close_does_not_wait_for_ever_for_a_stuck_or_stopped_worker(start_method):
+    pool = WorkerPool(Victim, 3, start_method=start_method)
+    pool.begin("suffer", "hang", (0,))
+    os.kill(pool.pids()[1], signal.SIGSTOP)
+    pids = pool.pids()
+    begun = time.monotonic()
+    pool.close(grace=0.2)
+    assert time.monotonic() - begun < 10
+    assert all(map(gone, pids))
+
+
+def test_the_with_block_closes_when_its_body_raises(start_method):
+    with pytest.raises(KeyError), WorkerPool(Victim, 2, start_method=start_method) as pool:
+        pids = pool.pids()
+        raise KeyError
+    assert all(map(gone, pids))
+
+
+def test_a_pool_that_is_dropped_says_so_and_is_closed():
+    pool = WorkerPool(Victim, 1, start_method="fork")
+    pids = pool.pids()
+    with pytest.warns(ResourceWarning, match="was never closed"):
+        del pool
+        gc.collect()
+    assert all(map(gone, pids))
+
+
+def test_descriptors_threads_and_children_stay_flat_over_many_pools(start_method):
+    def once():
+        with WorkerPool(Victim, 2, start_method=start_method) as pool:
+            pool.call("answer", 1)
+
+    once()
+    me = psutil.Process()
+    before = me.num_fds(), me.num_threads(), len(me.children(recursive=True))
+    for _ in range(4):
+        once()
+    assert (me.num_fds(), me.num_threads(), len(me.children(recursive=True))) == before
+
+
+def test_no_forked_child_holds_a_pipe_of_the_parents(start_method):
+    with WorkerPool(Victim, 2, start_method=start_method) as pool:
+        pool.call("answer", 0)
+        child = os.fork()
+        if child == 0:
+            time.sleep(30)  # it is killed below
+            os._exit(0)
+        try:
+            begun = time.monotonic()
+            mine = {os.readlink(f"/proc/self/fd/{worker.pipe.fileno()}") for worker in pool.workers}
+            for pid in (child, *pool.pids()):
+                until = time.monotonic() + 5
+                while mine & sockets(pid) and time.monotonic() < until:
+                    time.sleep(0.01)
+                assert not mine & sockets(pid)
+            assert time.monotonic() - begun < 10
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def sockets(pid):
+    folder = f"/proc/{pid}/fd"
+    found = set()
+    for name in os.listdir(folder):
+        try:
+            found.add(os.readlink(f"{folder}/{name}"))
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def test_each_worker_holds_one_socket_and_nobody_elses(start_method):
+    with WorkerPool(Victim, 3, start_method=start_method) as pool:
+        pool.call("answer", 0)
+        held = [{link for link in sockets(pid) if link.startswith("socket:")} for pid in pool.pids()]
+        common = set.intersection(*held)
+        inherited = {link for link in sockets(os.getpid()) if link.startswith("socket:")}
+        own = [links - common - inherited for links in held]
+        assert [len(links) for links in own] == [1, 1, 1]
+        assert len(set.union(*own)) == 3
+
+
+def test_shared_memory_of_a_worker_is_unlinked_when_it_is_killed(start_method):
+    pool = WorkerPool(Sharer, 1, start_method=start_method)
+    (block,) = pool.call("share")
+    assert os.path.exists(f"/dev/shm/{block}")
+    pool.workers[0].kill()
+    pool.close()
+    if start_method == "fork":  # the worker may have used this process' tracker, which still lives
+        return
+    assert all_unlinked(block, 5)
+
+
+class Leaver(Victim):
+    def write_later(self, path, seconds):
+        time.sleep(seconds)
+        with open(path, "w") as file:
+            file.write("done")
+
+
+class Sharer(Victim):
+    def share(self):
+        self.block = shared_memory.SharedMemory(create=True, size=4096)
+        return self.block.name
