@@ -7,6 +7,7 @@ import pytest
 
 from harness.errors import UsageError
 from harness.ranks import comparison, marker
+from harness.ranks.launch.attach import attached
 from harness.ranks.lockstep import LockstepItem
 from harness.ranks.marker import RankSpec
 from harness.ranks.pools import RankPools
@@ -21,6 +22,7 @@ class Controller:
         self._pools: RankPools | None = None
         self._after: dict[str, str | None] = {}
         self._deselected: set[str] = set()
+        self._closed = False
         if self._option.rank_pdb is not None:
             _give_up_the_terminal(config)
 
@@ -112,6 +114,11 @@ class Controller:
         return [*around[:1], difference, *around[1:]]
 
     def _close(self, *, orderly: bool) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if attached():
+            _ = self.pools.launcher  # the other processes wait for the end of the session, tests or not
         if self._pools is not None:
             self._pools.close(orderly=orderly)
 

@@ -49,10 +49,15 @@ def close_group() -> None:
 
 def connect(settings: RankSettings) -> "Store":
     """A connection of its own to the pool's part of the parent's store."""
+    return part_of(connect_to(settings.store_host, settings.store_port), settings.prefix)
+
+
+def connect_to(host: str, port: int, timeout: dt.timedelta = _FOR_EVER) -> "Store":
+    """A connection of its own to a store that another process serves."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    store: Store = TCPStore(settings.store_host, settings.store_port, is_master=False, timeout=_FOR_EVER)
-    return part_of(store, settings.prefix)
+    store: Store = TCPStore(host, port, is_master=False, timeout=timeout)
+    return store
 
 
 def serve(host: str) -> "Store":

@@ -1,5 +1,6 @@
 """pytest hooks that run one item on several ranks; nothing heavy is imported, the work is elsewhere."""
 
+import os
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="what to do about processes, sockets, shared and device memory that a test leaves behind",
     )
     group.addoption(
+        "--ranks-launcher",
+        choices=("local", "ray"),
+        default="local",
+        help="where ranks live: on this machine, or in actors of a Ray cluster",
+    )
+    group.addoption(
         "--rank-pdb",
         type=int,
         metavar="N",
@@ -54,6 +61,18 @@ def pytest_configure(config: pytest.Config) -> None:
         from harness.ranks.controller import Controller
 
         config.pluginmanager.register(Controller(config), "harness-ranks")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    if "TORCHELASTIC_RUN_ID" not in os.environ or config.option.collectonly:
+        return None
+    from harness.ranks.launch.attach import attached, attached_rank, serve
+
+    if not attached() or attached_rank() == 0:
+        return None
+    serve()
+    return 0
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

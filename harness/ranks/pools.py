@@ -4,7 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Generator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,11 +13,11 @@ from harness.errors import HarnessError
 from harness.ranks import preload
 from harness.ranks.audit import Audit
 from harness.ranks.group import port_of, serve
-from harness.ranks.launch.local import LocalRanks
+from harness.ranks.launch import Launcher
+from harness.ranks.launch.choice import launcher_for
 from harness.ranks.marker import RankSpec
 from harness.ranks.pool import PoolNotStarted, RankPool
 from harness.ranks.settings import RankSettings, Terminal
-from harness.ranks.starting import starting_conditions
 
 _ATTEMPTS = 2
 """A kind of pool that could not start twice in a row, with no success between, is not tried again."""
@@ -37,19 +37,23 @@ class RankPools:
         self._refusals: dict[RankSpec, tuple[int, str]] = {}
         self._started = 0
         self._folder: Path | None = None
+        self._launcher: Launcher | None = None
         self.start_timeout = float(config.getini("ranks_start_timeout"))
         self.files: frozenset[Path] = frozenset()
         """Files that hold tests on ranks; ranks collect no others."""
         self.known: frozenset[str] = frozenset()
         """Tests on ranks that this session collected, deselected ones included."""
 
-    def warm_up(self) -> None:
-        """Start the fork server: its imports run while the parent still has other things to do."""
-        from multiprocess import forkserver, get_context
+    @property
+    def launcher(self) -> Launcher:
+        """Where the ranks live; made when first needed."""
+        if self._launcher is None:
+            self._launcher = launcher_for(self._config.getoption("ranks_launcher"))
+        return self._launcher
 
-        with self._conditions():
-            get_context("forkserver").set_forkserver_preload([preload.__name__])
-            forkserver.ensure_running()
+    def warm_up(self) -> None:
+        """There will be tests on ranks: begin what takes long."""
+        self.launcher.warm_up(self._settings(RankSpec(1), 0, Path()))
 
     def get(self, spec: RankSpec) -> RankPool:
         """The healthy pool for a specification, started if need be.
@@ -117,18 +121,22 @@ class RankPools:
             self.audit.sweep(self._folder)
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+        if self._launcher is not None:
+            self._launcher.close()
+            self._launcher = None
 
     def _start(self, spec: RankSpec) -> RankPool:
+        capacity = self.launcher.capacity
+        if capacity is not None and spec.processes > capacity:
+            raise PoolNotStarted(f"the test wants {spec.processes} ranks, and {self.launcher.name}")
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="harness-ranks-"))
         self._started += 1
-        self.warm_up()
-        store = serve("127.0.0.1")
+        store = serve(self.launcher.host)
         settings = self._settings(spec, port_of(store), self._folder / str(self._started))
         settings.folder.mkdir()
         settings.basetemp.mkdir(parents=True, exist_ok=True)
-        with self._conditions():
-            ranks = LocalRanks(settings, store, start_timeout=self.start_timeout)
+        ranks = self.launcher.launch(settings, store, start_timeout=self.start_timeout)
         pool = RankPool(settings, ranks, store)
         try:
             pool.start(self.start_timeout)
@@ -149,23 +157,15 @@ class RankPools:
             basetemp=basetemp / f"ranks{self._started}",
             folder=folder,
             environ=dict(os.environ),
-            store_host="127.0.0.1",
+            store_host=self.launcher.host,
             store_port=port,
             prefix=f"pool{self._started}",
+            preload=tuple(config.getini("ranks_preload")),
+            plugin_modules=tuple(preload.plugin_modules(config)),
             files=self.files,
             debug=Terminal(config.option.rank_pdb, os.getpid())
             if config.option.rank_pdb is not None
             else None,
             live=config.getoption("capture") == "no",
             workerinput=dict(getattr(config, "workerinput", {})),
-        )
-
-    def _conditions(self) -> AbstractContextManager[None]:
-        return starting_conditions(
-            {
-                preload.MODULES: ",".join(self._config.getini("ranks_preload")),
-                preload.PLUGINS: ",".join(preload.plugin_modules(self._config)),
-                "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-                "DS_ACCELERATOR": os.environ.get("DS_ACCELERATOR", "cpu"),
-            }
         )

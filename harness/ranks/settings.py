@@ -39,6 +39,10 @@ class RankSettings:
     """Its port."""
     prefix: str
     """Prefix of this pool's keys in the store."""
+    preload: tuple[str, ...] = ()
+    """Modules that the fork server imports."""
+    plugin_modules: tuple[str, ...] = ()
+    """Modules of installed pytest plugins, which it imports too."""
     files: frozenset[Path] = frozenset()
     """Files that hold tests on ranks, as the parent found them; the ranks collect no others. Empty: all."""
     debug: Terminal | None = None

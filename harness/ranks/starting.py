@@ -9,13 +9,22 @@ started.
 import os
 import sys
 import types
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
+
+from harness.ranks import preload
+from harness.ranks.settings import RankSettings
 
 
 @contextmanager
-def starting_conditions(variables: Mapping[str, str]) -> Generator[None, None, None]:
-    """Set environment variables and hide ``__main__`` while the block runs."""
+def starting_conditions(settings: RankSettings) -> Generator[None, None, None]:
+    """Tell the fork server what to import, and hide ``__main__``, while the block runs."""
+    variables = {
+        preload.MODULES: ",".join(settings.preload),
+        preload.PLUGINS: ",".join(settings.plugin_modules),
+        "OMP_NUM_THREADS": settings.environ.get("OMP_NUM_THREADS", "1"),
+        "DS_ACCELERATOR": settings.environ.get("DS_ACCELERATOR", "cpu"),
+    }
     before = {name: os.environ.get(name) for name in variables}
     main = sys.modules["__main__"]
     os.environ.update(variables)

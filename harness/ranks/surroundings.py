@@ -21,6 +21,7 @@ def enter(rank: int, settings: RankSettings) -> None:
     os.environ.update(preload.SET_BY_IMPORTS)
     os.environ.update(settings.environ)
     os.environ.update(rank_environment(rank, settings))
+    os.environ.pop("TORCHELASTIC_RUN_ID", None)  # a pytest that a test starts is no agent
     os.chdir(settings.invocation_dir)
     _redirect_output(rank, settings)
 

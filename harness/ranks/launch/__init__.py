@@ -6,10 +6,14 @@ and reports are the same whoever launched the ranks.
 """
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.ipc import Reply
 from harness.ranks.inquest import Evidence
+from harness.ranks.settings import RankSettings
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]
 
 
 class InFlight(Protocol):
@@ -25,6 +29,32 @@ class InFlight(Protocol):
 
     def abandon(self) -> None:
         """Stop waiting; what still arrives is dropped."""
+
+
+class Launcher(Protocol):
+    """Starts pools. One for each session."""
+
+    host: str
+    """Address at which the parent's stores listen, reachable for every rank."""
+    capacity: int | None
+    """The largest world size that it can give; None for no limit of its own."""
+    name: str
+    """For the sentence that refuses more."""
+
+    def warm_up(self, settings: RankSettings) -> None:
+        """There will be pools: begin what takes long."""
+
+    def launch(self, settings: RankSettings, store: "Store", *, start_timeout: float) -> "Ranks":
+        """Start the processes of a pool.
+
+        Args:
+            settings: What the ranks must know.
+            store: The parent's store.
+            start_timeout: Seconds for all processes to come up.
+        """
+
+    def close(self) -> None:
+        """The session is over. Every pool has been closed."""
 
 
 class Ranks(Protocol):

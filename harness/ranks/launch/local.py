@@ -10,6 +10,7 @@ from harness.ranks import inquest, preload
 from harness.ranks.launch.terminal import Terminal
 from harness.ranks.session import RankFactory
 from harness.ranks.settings import RankSettings
+from harness.ranks.starting import starting_conditions
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
@@ -18,6 +19,29 @@ TERMINATE_S = 1.0
 """Between SIGTERM, which coverage and others use to save their data, and SIGKILL."""
 _TAIL = 20_000
 """Bytes of what a process wrote past pytest's capture that are worth a reader's time."""
+
+
+class LocalLauncher:
+    """Pools on this machine."""
+
+    host = "127.0.0.1"
+    capacity: int | None = None
+    name = "this machine"
+
+    def warm_up(self, settings: RankSettings) -> None:
+        """Start the fork server: its imports run while the parent still has other things to do."""
+        from multiprocess import forkserver, get_context
+
+        with starting_conditions(settings):
+            get_context("forkserver").set_forkserver_preload([preload.__name__])
+            forkserver.ensure_running()
+
+    def launch(self, settings: RankSettings, store: "Store", *, start_timeout: float) -> "LocalRanks":
+        """Start the processes of a pool."""
+        return LocalRanks(settings, store, start_timeout=start_timeout)
+
+    def close(self) -> None:
+        """The fork server ends with this process."""
 
 
 class LocalRanks:
@@ -49,14 +73,15 @@ class LocalRanks:
         self._marks: dict[int, int] = {}
         self._terminal = Terminal(settings, self._ranks) if settings.live else None
         try:
-            self._workers = WorkerPool(
-                RankFactory(settings, tuple(self._ranks)),
-                len(self._ranks),
-                start_method="forkserver",
-                start_timeout=start_timeout,
-                preload=[preload.__name__],
-                name="rank",
-            )
+            with starting_conditions(settings):
+                self._workers = WorkerPool(
+                    RankFactory(settings, tuple(self._ranks)),
+                    len(self._ranks),
+                    start_method="forkserver",
+                    start_timeout=start_timeout,
+                    preload=[preload.__name__],
+                    name="rank",
+                )
         except BaseException:
             if self._terminal is not None:
                 self._terminal.close()
