@@ -6,6 +6,7 @@ Exit status: 0 all hold, 1 some do not, 2 usage, 3 our own error.
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +17,8 @@ from harness import __version__
 from harness.errors import HarnessError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from harness.conformance.plan import Plan
     from harness.conformance.verdict import Cell
 
@@ -69,6 +72,7 @@ def check(
     world: Annotated[str, typer.Option("--world", help="World sizes, such as 1,2.")] = "",
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")] = "auto",
     full: Annotated[bool, typer.Option("--full", help="Every scenario instead of the default set.")] = False,
+    deadline: Annotated[float, typer.Option("--deadline", help="Seconds that one cell may take.")] = 60.0,
     expect: Annotated[
         Path | None, typer.Option("--expect", help="Baseline of known failures (TOML).")
     ] = None,
@@ -79,6 +83,7 @@ def check(
 ) -> None:
     """Run the checks against one or more implementations and print the scoreboard."""
     from harness.conformance.plan import Request
+    from harness.conformance.run import run
 
     request = Request(
         subjects=tuple(subjects),
@@ -87,16 +92,17 @@ def check(
         worlds=_worlds(world),
         device=device,
         full=full,
+        deadline=deadline,
     )
     known = None
     if expect is not None:
         from harness.conformance import baseline
 
         known = baseline.read(expect)
-    for place in (json, write_baseline):
-        if place is not None and not place.absolute().parent.is_dir():
-            raise UsageError(f"cannot write {place}: there is no folder {place.absolute().parent}")
-    cells = _run(request)
+    _writable(json)
+    _writable(write_baseline)
+    with _progress() as (on_plan, on_cell):
+        cells = run(request, on_plan, on_cell)
     raise typer.Exit(_conclude(cells, request.device, known, write_baseline, json))
 
 
@@ -110,8 +116,15 @@ def _worlds(text: str) -> tuple[int, ...]:
     return sizes
 
 
-def _run(request: Any) -> list[Cell]:
-    """Run with a progress display on standard error."""
+def _writable(place: Path | None) -> None:
+    """Complain before the work, not after it."""
+    if place is not None and not place.absolute().parent.is_dir():
+        raise UsageError(f"cannot write {place}: there is no folder {place.absolute().parent}")
+
+
+@contextmanager
+def _progress() -> Iterator[tuple[Callable[[Plan], None], Callable[[Cell], None]]]:
+    """A progress display on standard error; what to call with the plan, and with each cell."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -121,8 +134,6 @@ def _run(request: Any) -> list[Cell]:
         TimeElapsedColumn,
     )
 
-    from harness.conformance.run import run
-
     columns = (
         SpinnerColumn(),
         MofNCompleteColumn(),
@@ -131,18 +142,16 @@ def _run(request: Any) -> list[Cell]:
         TextColumn("{task.description}"),
     )
     with Progress(*columns, console=_console(stderr=True), transient=True) as progress:
-        task = progress.add_task("starting", total=None)
+        task = progress.add_task("starting (DeepSpeed's op is compiled once, in about a minute)", total=None)
 
         def on_plan(plan: Plan) -> None:
-            progress.update(
-                task, total=len(plan.cells), description="preparing (DeepSpeed's op compiles once)"
-            )
+            progress.update(task, total=len(plan.cells))
 
         def on_cell(cell: Cell) -> None:
             text = f"{cell.subject} {cell.check} {cell.scenario}: {cell.verdict}"
             progress.update(task, advance=1, description=text)
 
-        return run(request, on_plan, on_cell)
+        yield on_plan, on_cell
 
 
 def _conclude(
@@ -170,6 +179,41 @@ def _conclude(
     if not any(cell.exercised for cell in cells):
         return DO_NOT_HOLD
     return DO_NOT_HOLD if surprises else HOLD
+
+
+@app.command()
+def zoo(
+    family: Annotated[str, typer.Option("--family", help="Only mutants and controls of sync or ipc.")] = "",
+    intended: Annotated[
+        bool, typer.Option("--intended", help="Only the check that each mutant is meant for: faster.")
+    ] = False,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the record of the visit.")] = None,
+) -> None:
+    """Show every check the mutants that it must fail and the controls that it must pass."""
+    from harness.conformance import record
+    from harness.conformance.environment import environment
+    from harness.zoo import controls, keeper, mutants
+    from harness.zoo.board import board
+    from harness.zoo.mutant import FAMILIES
+
+    if family not in {"", *FAMILIES}:
+        raise UsageError(f"unknown family {family!r}: expected one of {', '.join(FAMILIES)}")
+    _writable(json)
+    with _progress() as (_, on_cell):
+        sightings = keeper.watch(mutants(family), on_cell, intended_only=intended)
+        flagged = keeper.guard(controls(family), on_cell)
+    _console().print(board(sightings, flagged))
+    if json is not None:
+        document = record.record([cell for s in sightings for cell in s.cells], environment("cpu"))
+        document["mutants"] = [sighting.as_data() for sighting in sightings]
+        document["controls"] = [
+            {"id": name, "outcome": "flagged" if cells else "passed"} for name, cells in flagged.items()
+        ]
+        record.write(json, document)
+    if any(sighting.outcome == "error" for sighting in sightings):
+        raise typer.Exit(OUR_ERROR)
+    tame = all(sighting.outcome == "killed" for sighting in sightings) and not any(flagged.values())
+    raise typer.Exit(HOLD if tame else DO_NOT_HOLD)
 
 
 @app.command(name="list")

@@ -48,6 +48,8 @@ class Request:
         worlds: world sizes; all when empty.
         device: ``auto``, ``cpu`` or ``cuda``.
         full: every scenario instead of the default set.
+        deadline: seconds that one cell may take.
+        cells: exactly these (subject, check, scenario), whatever the other fields but ``device`` say.
     """
 
     subjects: tuple[str, ...]
@@ -56,8 +58,8 @@ class Request:
     worlds: tuple[int, ...] = ()
     device: str = "auto"
     full: bool = False
+    deadline: float = 60.0
     cells: tuple[tuple[str, str, str], ...] = ()
-    """Exactly these (subject, check, scenario), whatever the other fields but ``device`` say."""
 
 
 def plan(request: Request) -> Plan:
@@ -66,6 +68,8 @@ def plan(request: Request) -> Plan:
     Raises:
         UsageError: a subject, check, scenario, world size or device that does not exist, with what was expected.
     """
+    if not request.deadline > 0:
+        raise UsageError(f"a cell's deadline of {request.deadline} s: expected more than 0")
     if request.cells:
         return _exactly(request)
     subjects = [resolve(name) for name in dict.fromkeys(request.subjects)]

@@ -82,6 +82,7 @@ def _arguments(request: Request) -> list[str]:
     ]
     arguments += ["-p", "no:terminal", "-p", "no:cacheprovider", "-p", "no:benchmark"]
     arguments += ["-o", f"ranks_preload={' '.join(HEAVY)}"]
+    arguments.append(f"--timeout={request.deadline}")
     for option, values in (
         ("--subject", request.subjects),
         ("--subject-checks", request.checks),

@@ -42,12 +42,14 @@ class MemrayMeter:
             with tempfile.TemporaryDirectory(prefix="harness-memory-") as folder:
                 record = Path(folder) / "allocations.bin"
                 gc.collect()
-                with memray.Tracker(record, file_format=memray.FileFormat.AGGREGATED_ALLOCATIONS):
-                    try:
-                        yield measurement
-                    finally:
-                        gc.collect()
-                _read(record, measurement)
+                try:
+                    with memray.Tracker(record, file_format=memray.FileFormat.AGGREGATED_ALLOCATIONS):
+                        try:
+                            yield measurement
+                        finally:
+                            gc.collect()
+                finally:
+                    _read(record, measurement)
         finally:
             _running.release()
 

@@ -20,8 +20,8 @@ INTERPRETER = 512 << 10  # bytes: Python objects, handles, and one arena of its 
 @check(
     "sync/peak",
     must=(
-        "Above what is resident between rounds, no rank's peak of live bytes in a round whose consumer keeps nothing"
-        f" may exceed {TENSORS_AT_ONCE} times the largest tensor, whatever the depth of the model."
+        "On every rank, the peak of live bytes above what is resident between rounds, in a round whose consumer keeps"
+        f" nothing, MUST NOT exceed {TENSORS_AT_ONCE} times the largest tensor, whatever the depth of the model."
     ),
     since="0.1",
     reports=("trl#3133", "ms-swift#7986", "trl#5766", "trl#6713"),

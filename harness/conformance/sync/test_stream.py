@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import torch
-
 from harness.conformance.check import check
 from harness.conformance.sync.consumer import read_at_once
 from harness.conformance.verdict import Kind, NotApplicable, Violation
@@ -133,7 +131,7 @@ def test_values(sync: SyncCell) -> None:
                 f"{name}: expected {target.merged.dtype} {tuple(target.merged.shape)},"
                 f" got {value.dtype} {tuple(value.shape)}",
             )
-        exact += torch.equal(value.cpu(), target.merged)
+        exact += target.merged.equal(value.cpu())
         if target.is_unmerged(value):
             unmerged.append(name)
         error = target.error(value)

@@ -1,0 +1,63 @@
+"""Every check has been seen to fail on the mutant that is meant for it, and to pass the controls."""
+
+import json
+import subprocess
+import sys
+
+import jsonschema
+import pytest
+
+from harness.conformance.check import load_checks
+from harness.conformance.record import schema
+from harness.zoo import controls, mutants
+
+SYNC = [mutant.id for mutant in mutants("sync")]
+
+
+@pytest.fixture(scope="module")
+def visit(tmp_path_factory):
+    place = tmp_path_factory.mktemp("zoo") / "zoo.json"
+    command = [
+        sys.executable,
+        "-c",
+        "from harness.cli import main; main()",
+        "zoo",
+        "--family",
+        "sync",
+        "--intended",
+    ]
+    done = subprocess.run([*command, "--json", str(place)], capture_output=True, text=True, timeout=240)
+    assert place.exists(), done.stdout + done.stderr
+    return done, json.loads(place.read_text())
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", SYNC)
+def test_the_intended_check_kills_the_mutant(visit, name):
+    _, document = visit
+    (entry,) = [each for each in document["mutants"] if each["id"] == name]
+    cells = [c for c in document["cells"] if c["subject"].endswith(name.rpartition("/")[2].replace("-", "_"))]
+    assert entry["outcome"] == "killed", [(c["check"], c["verdict"], c["kind"], c["message"]) for c in cells]
+    assert entry["triggered"]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", [control.id for control in controls("sync")])
+def test_no_check_flags_a_control(visit, name):
+    done, document = visit
+    (entry,) = [each for each in document["controls"] if each["id"] == name]
+    assert entry["outcome"] == "passed", done.stdout
+
+
+def test_every_check_has_a_mutant():
+    without = {c.id for c in load_checks().values() if c.domain == "sync"} - {
+        m.intended for m in mutants("sync")
+    }
+    assert not without
+
+
+@pytest.mark.timeout(300)
+def test_the_record_of_a_visit_follows_the_schema_and_the_exit_status_says_that_none_survived(visit):
+    done, document = visit
+    jsonschema.validate(document, schema())
+    assert done.returncode == 0, done.stdout[-3000:]
