@@ -20,13 +20,13 @@ HALF_BYTES = 1024 * 1024
 _NOTABLE_BYTES = 4096
 
 
-@fault("kill", Effect.DIES)
+@fault("kill", Effect.DIES, -signal.SIGKILL)
 def kill() -> None:
     """SIGKILL, as the out-of-memory killer sends it."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@fault("terminate", Effect.DIES)
+@fault("terminate", Effect.DIES, -signal.SIGTERM)
 def terminate() -> None:
     """SIGTERM, as a job scheduler sends it."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -34,33 +34,33 @@ def terminate() -> None:
     signal.pause()
 
 
-@fault("abort", Effect.DIES)
+@fault("abort", Effect.DIES, -signal.SIGABRT)
 def abort() -> None:
     """``abort()``, as failed assertions of native code do."""
-    _without_core_dump()
+    _leave_no_trace()
     os.abort()
 
 
-@fault("segfault", Effect.DIES)
+@fault("segfault", Effect.DIES, -signal.SIGSEGV)
 def segfault() -> None:
     """A segmentation fault."""
-    _without_core_dump()
+    _leave_no_trace()
     ctypes.string_at(0)
 
 
-@fault("exit-zero", Effect.DIES)
+@fault("exit-zero", Effect.DIES, 0)
 def exit_zero() -> None:
     """``os._exit(0)``: an end that looks like success."""
     os._exit(0)
 
 
-@fault("exit-status", Effect.DIES)
+@fault("exit-status", Effect.DIES, EXIT_STATUS)
 def exit_status() -> None:
     """``os._exit(3)``."""
     os._exit(EXIT_STATUS)
 
 
-@fault("half-written", Effect.DIES)
+@fault("half-written", Effect.DIES, -signal.SIGKILL)
 def half_written() -> bytes:
     """The process is killed when it has written half of its reply."""
     for module in ("multiprocessing.connection", "multiprocess.connection"):
@@ -98,8 +98,12 @@ def hold_interpreter() -> None:
     ctypes.PyDLL(None).pause()
 
 
-def _without_core_dump() -> None:
+def _leave_no_trace() -> None:
+    """No core file, and no dump on standard error: this end is meant."""
+    import faulthandler
     import resource
+
+    faulthandler.disable()
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 

@@ -41,19 +41,21 @@ class Fault:
         sentence: what happens, for a person.
         effect: see :class:`Effect`.
         act: does it, in the process that calls it; what it returns, if it returns, is the call's result.
+        status: exit status that a deadly fault leaves, negative for a signal as in ``Popen.returncode``.
     """
 
     name: str
     sentence: str
     effect: Effect
     act: Callable[[], Any]
+    status: int | None = None
 
 
-def fault(name: str, effect: Effect) -> Callable[[Act], Act]:
+def fault(name: str, effect: Effect, status: int | None = None) -> Callable[[Act], Act]:
     """Declare the decorated function to be a fault; its docstring is the sentence."""
 
     def declare(act: Act) -> Act:
-        _by_name[name] = Fault(name, (act.__doc__ or "").strip(), effect, act)
+        _by_name[name] = Fault(name, (act.__doc__ or "").strip(), effect, act, status)
         return act
 
     return declare

@@ -128,9 +128,9 @@ class Call:
             self._arrived.append((index, item))
         return not self._expected
 
-    def untaken(self) -> list[tuple[int, Message]]:
-        """Messages that the caller has not looked at. Called under the pool's lock."""
-        return [(index, item) for index, item in self._arrived if isinstance(item, Message)]
+    def unread(self) -> set[int]:
+        """The workers whose reply the caller has not seen. Called under the pool's lock."""
+        return self._expected | {index for index, _ in self._arrived}
 
     def _pump(self, until: float) -> bool:
         return self._carrier.pump(self._arrived.__len__, until)

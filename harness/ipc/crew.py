@@ -6,11 +6,10 @@ import time
 from typing import TYPE_CHECKING
 
 from harness.ipc import guard
-from harness.ipc.envelope import Kind
+from harness.ipc.envelope import NOTHING, Kind
 from harness.ipc.errors import WorkerFailed
 from harness.ipc.failure import describe_exception, failure_from
 from harness.ipc.link import Link
-from harness.ipc.pickling import encode
 from harness.ipc.process import Recipe, WorkerProcess
 
 if TYPE_CHECKING:
@@ -109,20 +108,15 @@ class Crew:
 
     def _ask(self, links: Sequence[Link], grace: float) -> list[Failure]:
         farewell = self._board.expect("close", [link.index for link in links])
-        nothing = encode(None)
         for link in links:
             link.asked_to_stop = True
-            self._board.submit(link, Kind.CLOSE, farewell, nothing)
+            self._board.submit(link, Kind.CLOSE, farewell, NOTHING)
         self._await_end(links, grace)
         while farewell.wait(0):
             pass
         farewell.abandon()
-        with self._board.exchange.lock:
-            reports = [self._board.report_of(link) for link in links]
-        found = [
-            report for report in (*reports, *farewell.failures()) if report is not None and report.posted
-        ]
-        return [one for failure in found for one in (failure, *failure.also)]
+        found = [one for failure in farewell.failures() for one in (failure, *failure.also)]
+        return [failure for failure in found if failure.posted]
 
     def _living(self, links: Sequence[Link]) -> list[Link]:
         with self._board.exchange.lock:

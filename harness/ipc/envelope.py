@@ -17,7 +17,7 @@ import enum
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.ipc.pickling import Buffer, Parcel, decode
+from harness.ipc.pickling import Buffer, Parcel, decode, encode
 
 if TYPE_CHECKING:
     import socket
@@ -41,8 +41,12 @@ class Kind(enum.IntEnum):
     FAILURE = 6
     POSTED = 7
     """Posts before this call failed; the call was not run."""
+    GIVEN_UP = 8
+    """Nobody has read, nor will read, the reply to this call: what it said of failed posts is still to be said."""
 
 
+NOTHING = encode(None)
+"""The payload of messages that say all by their kind."""
 _KINDS = {int(kind): kind for kind in Kind}
 
 

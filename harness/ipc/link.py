@@ -7,11 +7,10 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from harness.ipc import guard
-from harness.ipc.envelope import GarbledPipe, Incoming, Message, Outgoing
+from harness.ipc.envelope import NOTHING, GarbledPipe, Incoming, Kind, Message, Outgoing
 from harness.ipc.failure import describe_exit
 
 if TYPE_CHECKING:
-    from harness.ipc.failure import Description
     from harness.ipc.process import WorkerProcess
 
 _LIKELY = {
@@ -36,8 +35,6 @@ class Link:
         self.started = False
         """Whether it has answered anything yet."""
         self.asked_to_stop = False
-        self.owed: list[tuple[str, Description]] = []
-        """Reports of failed posts whose call had stopped waiting: the next call gets them."""
         self.mute: str | None = None
         """Why no further message can come, once that is so; the process may still run."""
         self.ended_by: str | None = None
@@ -84,17 +81,20 @@ class Link:
                 self.mute = "closed its pipe"
         return None
 
-    def withdraw(self, call_id: int) -> None:
-        """Take back a request of which not a byte has been sent.
+    def give_up(self, call_id: int) -> None:
+        """Nobody will read the reply to a call: take its request back if not a byte of it has been sent.
 
         One that has been begun must be finished, or the worker could not read what follows. Its data is copied,
-        because the caller may now change it.
+        because the caller may now change it. And the worker must know, in case it had used the reply to report
+        failed posts.
         """
         for outgoing in [one for one in self.outbox if one.call_id == call_id]:
-            if outgoing.begun:
-                outgoing.own()
-            else:
+            if not outgoing.begun:
                 self.outbox.remove(outgoing)
+                return
+            outgoing.own()
+        if not self.ended:
+            self.outbox.append(Outgoing(Kind.GIVEN_UP, call_id, NOTHING))
 
     def bury(self) -> None:
         """The process has ended: end whom it left behind, reap it, and keep how it ended."""

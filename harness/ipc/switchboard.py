@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from harness.ipc.call import Call
 from harness.ipc.envelope import Kind, Outgoing
 from harness.ipc.exchange import Exchange
-from harness.ipc.failure import Failure, failed_posts
+from harness.ipc.failure import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -60,11 +60,7 @@ class Switchboard:
                 self._refuse(call, dead)
             else:
                 for link, parcel in zip(self.links, parcels, strict=True):
-                    report = self.report_of(link)
-                    if report is None:
-                        link.outbox.append(Outgoing(Kind.CALL, call.id, parcel))
-                    elif call.arrive(link.index, report):
-                        self._settled(call)
+                    link.outbox.append(Outgoing(Kind.CALL, call.id, parcel))
                 self.exchange.send(self.links)
         return call
 
@@ -77,13 +73,6 @@ class Switchboard:
                 if not link.ended:
                     link.outbox.append(Outgoing(Kind.POST, number, parcel))
             self.exchange.send(self.links)
-
-    def report_of(self, link: Link) -> Failure | None:
-        """What a worker said of failed posts when nobody was listening any more, once. Under the lock."""
-        if not link.owed:
-            return None
-        owed, link.owed = link.owed, []
-        return failed_posts(link.index, owed)
 
     def carry_on(self, errand: Call | None = None, on_settled: Callable[[], None] | None = None) -> None:
         """See to what must go on while the caller does something else.
@@ -114,17 +103,16 @@ class Switchboard:
     def abandon(self, call: Call) -> None:
         """See :class:`~harness.ipc.call.Carrier`."""
         with self.exchange.lock:
-            self._withdraw(call)
+            self._give_up(call, call.unread())
             self._settled(call)
-            for index, message in call.untaken():
-                self._too_late(self.links[index], message)
 
     def expire(self, call: Call, seconds: float) -> None:
         """See :class:`~harness.ipc.call.Carrier`."""
         with self.exchange.lock:
-            for index in call.owing():
+            silent = call.owing()
+            for index in silent:
                 call.arrive(index, self._overdue(call, self.links[index], seconds))
-            self._withdraw(call)
+            self._give_up(call, silent)
             self._settled(call)
 
     def close_calls(self, message: str) -> None:
@@ -150,15 +138,9 @@ class Switchboard:
         link.started = True
         call = self._calls.get(message.call_id)
         if call is None:
-            self._too_late(link, message)
+            self.late += 1
         elif call.arrive(link.index, message):
             self._settled(call)
-
-    def _too_late(self, link: Link, message: Message) -> None:
-        """Nobody waits for this reply any more. What it says of posts is for the next call; the rest is dropped."""
-        self.late += 1
-        if message.kind is Kind.POSTED:
-            link.owed += message.decode()
 
     def _settled(self, call: Call) -> None:
         self._calls.pop(call.id, None)
@@ -168,10 +150,11 @@ class Switchboard:
             if call.on_settled is not None:
                 call.on_settled()
 
-    def _withdraw(self, call: Call) -> None:
-        for link in self.links:
-            link.withdraw(call.id)
-        self.exchange.send(self.links)
+    def _give_up(self, call: Call, indices: Iterable[int]) -> None:
+        links = [self.links[index] for index in indices]
+        for link in links:
+            link.give_up(call.id)
+        self.exchange.send(links)
 
     def _refuse(self, call: Call, dead: list[int]) -> None:
         names = ", ".join(map(str, dead))

@@ -14,7 +14,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from harness.ipc import descriptors
-from harness.ipc.envelope import Incoming, Kind, Outgoing
+from harness.ipc.envelope import NOTHING, Incoming, Kind, Outgoing
 from harness.ipc.failure import describe_exception
 from harness.ipc.guard import kill_families
 from harness.ipc.pickling import encode
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from harness.ipc.pickling import Parcel
 
 
-_NOTHING = encode(None)
+_REPORTS_KEPT = 64
+"""Reports of failed posts that are kept in case nobody read them; more calls than these are not in flight."""
 
 
 def main(
@@ -64,6 +65,8 @@ class _Worker:
         self._subject: Any = None
         self._owed: list[tuple[str, Description]] = []
         """Posts that failed, with the method's name. The next call reports them."""
+        self._reported: dict[int, list[tuple[str, Description]]] = {}
+        """What has been reported, by the call that did; given up, that call has told nobody."""
         self._invoked = ""
         self._interruptible = False
         signal.signal(signal.SIGINT, self._interrupted)
@@ -98,7 +101,7 @@ class _Worker:
 
         _, raised = self._attempt(build)
         if raised is None:
-            self._send(Kind.RESULT, message.call_id, _NOTHING)
+            self._send(Kind.RESULT, message.call_id, NOTHING)
         else:
             self._fail(message.call_id, "raised", raised)
         return raised is None
@@ -106,11 +109,12 @@ class _Worker:
     def _serve(self, message: Message) -> bool:
         if message.kind is Kind.POST:
             self._run_post(message)
-            return True
-        if self._owed:
+        elif message.kind is Kind.GIVEN_UP:
+            self._owed[:0] = self._reported.pop(message.call_id, [])
+        elif self._owed:
             self._report_posts(message.call_id)
         elif message.kind is Kind.CLOSE:
-            self._send(Kind.RESULT, message.call_id, _NOTHING)
+            self._send(Kind.RESULT, message.call_id, NOTHING)
         else:
             self._run_call(message)
         return message.kind is not Kind.CLOSE
@@ -133,6 +137,9 @@ class _Worker:
 
     def _report_posts(self, call_id: int) -> None:
         owed, self._owed = self._owed, []
+        self._reported[call_id] = owed
+        while len(self._reported) > _REPORTS_KEPT:
+            del self._reported[next(iter(self._reported))]
         self._send(Kind.POSTED, call_id, encode(owed))
 
     def _attempt(self, act: Callable[..., Any], *args: Any) -> tuple[Any, Description | None]:

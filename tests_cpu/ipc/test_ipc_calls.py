@@ -124,12 +124,13 @@ def test_a_message_longer_than_a_pipe_arrives_whole(pool):
     assert len(caught.value.root.message) == faults.raising.LONG_MESSAGE_BYTES
 
 
-def test_64_mib_go_both_ways_at_once(pool):
+def test_64_mib_go_both_ways_at_once(start_method):
     block = bytes(range(256)) * (64 * MIB // 256)
-    first = pool.begin("zeros", 64 * MIB)  # replies that nobody reads yet …
-    second = pool.begin("echo", block)  # … while requests as large are on their way
-    assert [len(value) for value in first.results(60)] == [64 * MIB] * 3
-    assert all(value == block for value in second.results(60))
+    with WorkerPool(Victim, 1, start_method=start_method) as pool:
+        first = pool.begin("zeros", 64 * MIB)  # a reply that nobody reads yet …
+        second = pool.begin("echo", block)  # … while a request as large is on its way
+        assert [len(value) for value in first.results(60)] == [64 * MIB]
+        assert second.results(60) == [block]
 
 
 def test_buffers_that_travel_beside_the_pickle_arrive_equal(pool):

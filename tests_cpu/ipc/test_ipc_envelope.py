@@ -84,7 +84,9 @@ def test_a_closed_end_is_end_of_file(pipe):
         Incoming().receive(pipe[1])
 
 
-@pytest.mark.parametrize("noise", [b"hello, this is not an envelope", b"hI" + bytes(40), b"hI\x02" + b"\xff" * 40])
+@pytest.mark.parametrize(
+    "noise", [b"hello, this is not an envelope", b"hI" + bytes(40), b"hI\x02" + b"\xff" * 40]
+)
 def test_noise_is_recognised(pipe, noise):
     pipe[0].send(noise)
     with pytest.raises(GarbledPipe):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gc
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from multiprocessing import shared_memory
+from pathlib import Path
 
 import psutil
 import pytest
@@ -33,7 +34,10 @@ def all_gone(pids, seconds):
 
 def run(script, *arguments, **options):
     return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script), *arguments], stdout=subprocess.PIPE, text=True, **options
+        [sys.executable, "-c", textwrap.dedent(script), *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        **options,
     )
 
 
@@ -79,15 +83,15 @@ def test_no_worker_grandchild_or_shared_memory_outlives_its_owner(start_method, 
     owner.stdout.close()
     assert len(pids) == 6
     assert all_gone(pids, 5)
-    for block in blocks:
-        assert not os.path.exists(f"/dev/shm/{block}") or all_unlinked(block, 5)
+    assert all(unlinked(block, 5) for block in blocks)
 
 
-def all_unlinked(block, seconds):
+def unlinked(block, seconds):
+    path = Path("/dev/shm", block)
     until = time.monotonic() + seconds
-    while os.path.exists(f"/dev/shm/{block}") and time.monotonic() < until:
+    while path.exists() and time.monotonic() < until:
         time.sleep(0.02)
-    return not os.path.exists(f"/dev/shm/{block}")
+    return not path.exists()
 
 
 def test_a_killed_owner_leaves_no_temporary_folder(start_method, tmp_path):
@@ -151,9 +155,14 @@ def test_close_does_not_wait_for_ever_for_a_stuck_or_stopped_worker(start_method
 
 
 def test_the_with_block_closes_when_its_body_raises(start_method):
-    with pytest.raises(KeyError), WorkerPool(Victim, 2, start_method=start_method) as pool:
-        pids = pool.pids()
-        raise KeyError
+    def body():
+        with WorkerPool(Victim, 2, start_method=start_method) as pool:
+            pids.extend(pool.pids())
+            raise KeyError
+
+    pids = []
+    with pytest.raises(KeyError):
+        body()
     assert all(map(gone, pids))
 
 
@@ -162,7 +171,6 @@ def test_a_pool_that_is_dropped_says_so_and_is_closed():
     pids = pool.pids()
     with pytest.warns(ResourceWarning, match="was never closed"):
         del pool
-        gc.collect()
     assert all(map(gone, pids))
 
 
@@ -188,7 +196,7 @@ def test_no_forked_child_holds_a_pipe_of_the_parents(start_method):
             os._exit(0)
         try:
             begun = time.monotonic()
-            mine = {os.readlink(f"/proc/self/fd/{worker.pipe.fileno()}") for worker in pool.workers}
+            mine = {str(Path(f"/proc/self/fd/{worker.pipe.fileno()}").readlink()) for worker in pool.workers}
             for pid in (child, *pool.pids()):
                 until = time.monotonic() + 5
                 while mine & sockets(pid) and time.monotonic() < until:
@@ -201,13 +209,10 @@ def test_no_forked_child_holds_a_pipe_of_the_parents(start_method):
 
 
 def sockets(pid):
-    folder = f"/proc/{pid}/fd"
     found = set()
-    for name in os.listdir(folder):
-        try:
-            found.add(os.readlink(f"{folder}/{name}"))
-        except FileNotFoundError:
-            continue
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.add(str(link.readlink()))
     return found
 
 
@@ -225,19 +230,18 @@ def test_each_worker_holds_one_socket_and_nobody_elses(start_method):
 def test_shared_memory_of_a_worker_is_unlinked_when_it_is_killed(start_method):
     pool = WorkerPool(Sharer, 1, start_method=start_method)
     (block,) = pool.call("share")
-    assert os.path.exists(f"/dev/shm/{block}")
+    assert Path("/dev/shm", block).exists()
     pool.workers[0].kill()
     pool.close()
     if start_method == "fork":  # the worker may have used this process' tracker, which still lives
         return
-    assert all_unlinked(block, 5)
+    assert unlinked(block, 5)
 
 
 class Leaver(Victim):
     def write_later(self, path, seconds):
         time.sleep(seconds)
-        with open(path, "w") as file:
-            file.write("done")
+        Path(path).write_text("done")
 
 
 class Sharer(Victim):

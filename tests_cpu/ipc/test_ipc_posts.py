@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from harness.faults import Victim
@@ -84,8 +82,18 @@ def test_a_report_that_comes_after_its_calls_deadline_goes_to_the_next_call(pool
     with pytest.raises(WorkerFailed) as caught:
         pool.call("answer", "too soon", timeout=0.05)
     assert {failure.kind for failure in caught.value.failures} == {"silent"}
-    assert pool._board.pump(lambda: pool._board.links[1].owed, time.monotonic() + 30)
     with pytest.raises(WorkerFailed) as caught:
-        pool.call("answer", "then")
+        pool.call("note", "then")
     assert [(failure.worker, failure.posted) for failure in caught.value.failures] == [(1, True)]
+    assert {index for index, noted in pool.call("noted") if "then" in noted} == {0, 2}
     assert pool.call("answer", "next") == [(0, "next"), (1, "next"), (2, "next")]
+
+
+def test_a_report_that_arrived_for_a_call_that_was_abandoned_goes_to_the_next_call(pool):
+    pool.post("suffer", "raise", (1,))
+    call = pool.begin("answer", "abandoned")
+    other = pool.begin("answer", "read")
+    assert other.results(30) == [(0, "read"), (1, "read"), (2, "read")]
+    call.abandon()
+    with pytest.raises(WorkerFailed, match="post of 'suffer' raised ValueError"):
+        pool.call("answer", "next")
