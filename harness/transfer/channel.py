@@ -14,8 +14,8 @@ transfer opens a new one. Nothing of torch's default process group is used or to
 
 from __future__ import annotations
 
-import contextlib
 import socket
+import threading
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
@@ -93,6 +93,7 @@ class Channel:
     ) -> None:
         self.rank, self.size, self.seconds, self.alarm = rank, size, seconds, alarm
         self._store = dist.PrefixStore(f"channel/{session}", store)  # type: ignore[attr-defined]
+        self._works: list[Any] = []
         options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # noqa: SLF001 - names the interface
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]  # noqa: SLF001
         options._timeout = timedelta(seconds=seconds)  # noqa: SLF001
@@ -102,6 +103,7 @@ class Channel:
             raise TransferFailed(
                 f"the {size} members of a transfer did not all connect within {seconds:g} s: {first_line(error)}"
             ) from error
+        self._store.set_timeout(timedelta(seconds=min(2.0, seconds)))
 
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Rank 0's bytes to everybody, in place.
@@ -121,12 +123,20 @@ class Channel:
         self._wait(lambda: self._group.allgather([blocks], [own]))
         return first_text(blocks)
 
-    def close(self) -> None:
-        """Leave the group; members that still wait in it fail at once."""
-        group, self._group = self._group, None
-        if group is not None:
-            with contextlib.suppress(RuntimeError):
-                group.abort()
+    def close(self, reason: str | None = None) -> None:
+        """Leave the group.
+
+        Args:
+            reason: what failed; members that still wait hear of it within a second.
+        """
+        if self._group is None:
+            return
+        if reason is not None:
+            self._first_word(reason)
+        held = [self._group, self._works]
+        self._group, self._works = None, []
+        # Gloo's destructor waits for what is still under way, up to the limit. Nobody else need wait with it.
+        threading.Thread(target=held.clear, name="transfer-channel-close", daemon=True).start()
 
     def __enter__(self) -> Self:
         return self
@@ -136,19 +146,11 @@ class Channel:
 
     def _wait(self, begin: Callable[[], Any]) -> None:
         until = time.monotonic() + self.seconds
-        work = None
+        works = self._works  # not a local of this frame: a traceback would keep it, and its destructor waits
         try:
-            work = begin()
-            while True:
-                left = until - time.monotonic()
-                try:
-                    work.wait(timedelta(seconds=max(0.001, min(_SLICE, left))))
-                except RuntimeError as error:
-                    if work.is_completed() or left <= 0 or "timed out" not in str(error).lower():
-                        raise
-                    self.alarm()
-                else:
-                    return
+            works.append(begin())
+            while not self._look(works[-1], until):
+                self._listen()
         except RuntimeError as error:
             silent = time.monotonic() >= until
             own = (
@@ -157,11 +159,33 @@ class Channel:
                 else f"a member of the transfer is gone: {first_line(error)}"
             )
             raise TransferFailed(self._first_word(own)) from error
+        works.pop()
+
+    @staticmethod
+    def _look(work: Any, until: float) -> bool:
+        """Wait a little; whether it is complete."""
+        left = until - time.monotonic()
+        try:
+            work.wait(timedelta(seconds=max(0.001, min(_SLICE, left))))
+        except RuntimeError as error:
+            if work.is_completed() or left <= 0 or "timed out" not in str(error).lower():
+                raise
+            return False
+        return True
+
+    def _listen(self) -> None:
+        """Raise what the alarm raises, or what another member has said on leaving."""
+        self.alarm()
+        try:
+            said = self._store.check(["failure"]) and self._store.get("failure").decode(errors="replace")
+        except dist.DistError:
+            return  # the trainer stands still or is gone: the wait itself will tell
+        if said:
+            raise TransferFailed(said)
 
     def _first_word(self, own: str) -> str:
         """The sentence of whoever failed first; ours when nobody did or nobody can say."""
         try:
-            self._store.set_timeout(timedelta(seconds=min(2.0, self.seconds)))
             said: bytes = self._store.compare_set("failure", "", own)
         except (dist.DistError, RuntimeError):
             return own

@@ -8,6 +8,7 @@ in the loading itself leaves weights that are neither old nor new, and the engin
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -19,6 +20,8 @@ from harness.transfer.orders import Connect, Head, Update, hear
 from harness.transfer.stream import Staging
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from harness.transfer.channel import Channel
 
 logger = logging.getLogger(__name__)
@@ -83,49 +86,44 @@ class Receiver:
             if self._channel is None:
                 raise TransferFailed("no trainer is connected: init_weight_transfer_engine comes first")
             self._decided = self._receive(self._channel, order)
-        except TransferFailed as error:
-            logger.warning("weights %s were not received: %s", order.version, error)
-            self.close()
-            return str(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the engine lives on
+            failure = str(error) if isinstance(error, TransferFailed) else self._told(error)
+            logger.warning("weights %s were not received: %s", order.version, failure)
+            self.close(failure)
+            return failure
         return None
 
     def _receive(self, channel: Channel, order: Update) -> Named:
-        failure: str | None = None
-        staging: Staging | None = None
-        try:
-            manifest = Manifest.from_json(order.manifest)
-            staging = Staging(manifest)
-        except (ValueError, RuntimeError, MemoryError) as error:
-            failure = self._told(error)
+        manifest = Manifest.from_json(order.manifest)
+        staging = Staging(manifest)
         while True:
             head, nbytes = hear(channel)
+            failure: str | None = None
             if head is Head.CHUNK:
                 chunk = torch.empty(nbytes, dtype=torch.uint8)
                 channel.broadcast(chunk)
-                failure = failure or self._attempt_place(staging, chunk)
-            elif head is Head.DONE and staging is not None:
-                failure = failure or self._attempt_rehearsal(staging, manifest)
+                failure = self._attempt(partial(self._place, staging, chunk))
+            elif head is Head.DONE:
+                failure = self._attempt(partial(self._rehearse, staging, manifest))
             said = channel.agree(failure)
             if said is not None:
                 raise TransferFailed(said)
-            if head is Head.COMMIT and staging is not None:
+            if head is Head.COMMIT:
                 return staging.tensors()
 
-    def _attempt_place(self, staging: Staging | None, chunk: torch.Tensor) -> str | None:
-        try:
-            if staging is not None:
-                staging.place(chunk)
-        except (ValueError, RuntimeError) as error:
-            return self._told(error)
-        return None
+    def _place(self, staging: Staging, chunk: torch.Tensor) -> None:
+        staging.place(chunk)
 
-    def _attempt_rehearsal(self, staging: Staging, manifest: Manifest) -> str | None:
+    def _rehearse(self, staging: Staging, manifest: Manifest) -> None:
         """Once per manifest: what the model took in one round it takes in the next."""
+        named = staging.tensors()
+        if manifest != self._checked:
+            self._model.rehearse(named)
+            self._checked = manifest
+
+    def _attempt(self, step: Callable[[], None]) -> str | None:
         try:
-            named = staging.tensors()
-            if manifest != self._checked:
-                self._model.rehearse(named)
-                self._checked = manifest
+            step()
         except Exception as error:  # noqa: BLE001 - the model's loading code may raise anything
             return self._told(error)
         return None
@@ -147,15 +145,15 @@ class Receiver:
         if said is None:
             self.version = self._coming
         else:
-            self.close()
+            self.close(said)
         self._model.refuse(said)
         return said
 
-    def close(self) -> None:
-        """Leave the trainer, and drop what it had not decided."""
+    def close(self, reason: str | None = None) -> None:
+        """Leave the trainer, and drop what it had not decided; members that still wait hear the reason."""
         channel, self._channel, self._decided = self._channel, None, None
         if channel is not None:
-            channel.close()
+            channel.close(reason)
 
     def _told(self, error: BaseException) -> str:
         return f"engine worker {self._rank - 1}: {type(error).__name__}: {error}"

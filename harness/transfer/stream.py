@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from harness.transfer.manifest import Manifest
 
+CHUNK_BYTES = 64 << 20
+"""Size of a chunk unless somebody asks for another: large enough that a gloo broadcast runs at full speed."""
+
 
 def chunks(
     pairs: Iterable[tuple[str, torch.Tensor]], manifest: Manifest, chunk_bytes: int

@@ -24,7 +24,7 @@ from harness.transfer.manifest import Manifest, Source
 from harness.transfer.meeting import Meeting
 from harness.transfer.orders import Head, Update, announce
 from harness.transfer.peers import Alone, Peers
-from harness.transfer.stream import chunks
+from harness.transfer.stream import CHUNK_BYTES, chunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from harness.transfer.channel import Channel
     from harness.transfer.control import EngineControl
-
-CHUNK_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -235,6 +233,8 @@ class TrainerEngine:
                 announce(channel, Head.ABORT)
                 channel.agree(message)
         self._engine_listens = False
+        if channel is not None:
+            channel.close(message)
         self.close()
 
 

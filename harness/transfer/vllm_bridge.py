@@ -16,12 +16,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import vllm
+from vllm.config import set_current_vllm_config
 from vllm.distributed.weight_transfer.base import WeightTransferEngine
 from vllm.logger import init_logger
 
 from harness.transfer.errors import TransferFailed, TransferRefused
+from harness.transfer.manifest import Manifest, Source
 from harness.transfer.orders import Connect, Update
 from harness.transfer.receiver import Named, Receiver
+from harness.transfer.stream import CHUNK_BYTES, Staging, chunks
 from harness.transfer.vllm_versions import refuse_unknown
 
 if TYPE_CHECKING:
@@ -76,6 +79,44 @@ class GlooWeightTransferEngine(WeightTransferEngine):  # type: ignore[misc]
         logger.error("weight transfer: %s", failure)
         if may_raise and self._may_raise:
             raise TransferFailed(failure)
+
+
+def load_colocated(llm: Any, source: Source) -> int:
+    """Load a source's weights into an ``LLM`` whose worker is in this process: no transport, the same promises.
+
+    Everything is copied aside and rehearsed first, so a source that fails leaves the engine as it was.
+
+    Args:
+        llm: a ``vllm.LLM`` made under ``VLLM_ENABLE_V1_MULTIPROCESSING=0``, on every trainer rank its own.
+        source: iterated to its end on every rank.
+
+    Returns:
+        Number of tensors loaded.
+
+    Raises:
+        TransferRefused: the pass disagrees with its metadata, or the model does not take it.
+        TransferFailed: the load itself failed; the engine refuses to serve until a load succeeds.
+    """
+    manifest = Manifest.of(source.metadata())
+    staging = Staging(manifest)
+    for chunk in chunks(source, manifest, CHUNK_BYTES):
+        staging.place(chunk)
+    config = llm.llm_engine.vllm_config
+
+    def load(module: Any) -> None:
+        model = LayerwiseModel(module, config.model_config)
+        with set_current_vllm_config(config):
+            model.rehearse(staging.tensors())
+            try:
+                model.load(staging.tensors())
+            except Exception as error:
+                model.refuse(str(error))
+                raise TransferFailed(f"the load failed, and the engine refuses to serve: {error}") from error
+        model.refuse(None)
+
+    llm.apply_model(load)
+    llm.reset_prefix_cache()
+    return len(manifest.entries)
 
 
 class LayerwiseModel:

@@ -97,11 +97,15 @@ def test_what_the_model_does_not_take_is_refused_before_its_weights_are_touched(
 @pytest.mark.parametrize("worker", [0, 1])
 def test_a_worker_that_cannot_stage_a_chunk_ends_the_transfer_everywhere(engine, worker):
     receiver = engine.receivers[worker]
-    receiver._attempt_place = lambda *_: f"engine worker {worker}: no memory left"
-    with pytest.raises(TransferFailed, match=f"engine worker {worker}: no memory left"):
+
+    def fails(*_):
+        raise MemoryError("no room")
+
+    receiver._place = fails
+    with pytest.raises(TransferFailed, match=f"engine worker {worker}: MemoryError: no room"):
         sender(engine, ListSource(tensors(1.0))).sync("1")
     assert served(engine) == [{}, {}]
-    del receiver._attempt_place
+    del receiver._place
     assert_next_succeeds(engine)
 
 
@@ -191,3 +195,20 @@ def test_bad_arguments_are_refused_at_the_door(engine):
         HttpEngine("localhost:8000")
     with pytest.raises(ValueError, match="must be positive"):
         TrainerEngine(ListSource(tensors(1.0)), engine, chunk_bytes=0)
+
+
+def test_a_control_plane_that_fails_at_the_finish_is_heard_at_once_and_the_engine_stays_paused(engine):
+    assert_next_succeeds(engine, 1.0)
+
+    def fails():
+        raise TransferFailed("finish answered 500")
+
+    engine.finish = fails
+    begun = time.monotonic()
+    with pytest.raises(TransferFailed, match=r"finish answered 500 \(the engine stays paused"):
+        sender(engine, ListSource(tensors(2.0)), seconds=30.0).sync("2")
+    assert time.monotonic() - begun < 15
+    assert engine.paused
+    assert_serves(engine, tensors(1.0))
+    del engine.finish
+    assert_next_succeeds(engine)
