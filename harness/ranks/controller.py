@@ -12,6 +12,8 @@ from harness.ranks.lockstep import LockstepItem
 from harness.ranks.marker import RankSpec
 from harness.ranks.pools import RankPools
 
+_AUDIT = "harness_ranks_audit"
+
 
 class Controller:
     """Registered in the session that the user started (or in each xdist worker), never on a rank."""
@@ -22,6 +24,7 @@ class Controller:
         self._pools: RankPools | None = None
         self._after: dict[str, str | None] = {}
         self._deselected: set[str] = set()
+        self._workers_audits: list[str] = []
         self._closed = False
         if self._option.rank_pdb is not None:
             _give_up_the_terminal(config)
@@ -87,7 +90,7 @@ class Controller:
         self._close(orderly=False)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        lines = self._pools.audit.lines() if self._pools is not None else []
+        lines = [*self._workers_audits, *(self._pools.audit.lines() if self._pools is not None else [])]
         if lines:
             terminalreporter.write_sep("=", "left behind by tests on ranks")
             for line in lines:
@@ -113,6 +116,11 @@ class Controller:
         around = [report for report in reused if report.when != "call" and report.passed]
         return [*around[:1], difference, *around[1:]]
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        # xdist's: what a worker's session found, for the terminal of the session that has one.
+        self._workers_audits += getattr(node, "workeroutput", {}).get(_AUDIT, [])
+
     def _close(self, *, orderly: bool) -> None:
         if self._closed:
             return
@@ -121,6 +129,8 @@ class Controller:
             _ = self.pools.launcher  # the other processes wait for the end of the session, tests or not
         if self._pools is not None:
             self._pools.close(orderly=orderly)
+            if hasattr(self._config, "workeroutput"):
+                self._config.workeroutput[_AUDIT] = self._pools.audit.lines()
 
     def _next_of(self, item: pytest.Item, spec: RankSpec, nextitem: pytest.Item | None) -> str | None:
         """What this item's pool runs next. An xdist worker runs only some of the items it collected."""

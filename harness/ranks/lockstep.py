@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from harness.ranks.answer import Answer
+from harness.ranks.availability import unavailable
 from harness.ranks.deadline import Deadline, deadline_of
 from harness.ranks.marker import RankSpec
 from harness.ranks.pool import PoolNotStarted, RankPool
 from harness.ranks.pools import RankPools
 from harness.ranks.reading import Reader
 from harness.ranks.session import PhaseReply
-from harness.ranks.verdict import When, complaint, verdict
+from harness.ranks.verdict import When, complaint, skip, verdict
 
 _CLEAN_UP_S = 10.0
 """What fixtures get to tear down after a failure, before the deadline of the item."""
@@ -54,6 +55,10 @@ class LockstepItem:
         Args:
             next_id: What this pool runs next, or None: then every fixture is torn down.
         """
+        reason = unavailable(self.spec)
+        if reason is not None:
+            self.log(skip(self.item, reason))
+            return
         try:
             pool = self.pools.get(self.spec)
             self.pools.check(pool, self.item.nodeid)

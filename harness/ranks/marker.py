@@ -57,9 +57,17 @@ def specs_of(mark: pytest.Mark, where: str) -> list[RankSpec]:
     if not sizes:
         raise UsageError(f"{where}: ranks() needs a world size, as in ranks(2) or ranks(2, 4)")
     backends = _choices("backend", mark.kwargs.get("backend", "gloo"), BACKENDS, where)
-    device = mark.kwargs.get("device", "cpu")
+    device = mark.kwargs.get("device", "cuda" if backends == ["nccl"] else "cpu")
     _choices("device", device, DEVICES, where)
-    return [RankSpec(size, backend, device) for size in sizes for backend in backends]
+    if device == "cpu" and "nccl" in backends and len(backends) == 1:
+        raise UsageError(
+            f"{where}: ranks(backend='nccl', device='cpu'): NCCL moves tensors of CUDA devices only"
+        )
+    return [
+        RankSpec(size, backend, "cuda" if backend == "nccl" else device)
+        for size in sizes
+        for backend in backends
+    ]
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:

@@ -59,6 +59,12 @@ def complaint(
     return _report(item, when, [], "failed", body)
 
 
+def skip(item: pytest.Item, reason: str) -> pytest.TestReport:
+    """The setup report of an item that cannot run here."""
+    path, line, _ = item.location
+    return _report(item, "setup", [], "skipped", (path, (line or 0) + 1, f"Skipped: {reason}"))
+
+
 def _unanimous(item: pytest.Item, when: When, answers: list[Answer]) -> pytest.TestReport:
     first = answers[0].report
     if first is None:

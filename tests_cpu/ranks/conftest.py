@@ -87,8 +87,8 @@ class Started:
         try:
             stdout, stderr = self.process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
-            self.process.send_signal(signal.SIGINT)
-            stdout, stderr = self.process.communicate(timeout=20)
+            self.process.send_signal(signal.SIGABRT)
+            stdout, stderr = self.process.communicate()
             stderr += "\nTHE INNER SESSION HAD TO BE INTERRUPTED"
         seconds = time.monotonic() - self.began
         record = self.folder / "record.jsonl"

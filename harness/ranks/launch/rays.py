@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
 _PLACE_S = 60.0
+_STAY_ON_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _AT_ONCE = 4
 """Requests that an actor serves at once: one waits for its rank, the others question and end it."""
 
@@ -28,6 +29,10 @@ class RayLauncher:
     """Owns the actors and the placement group of a session, and the cluster if it had to start one."""
 
     def __init__(self) -> None:
+        address = os.environ.get("RAY_ADDRESS")
+        if address is None or address.startswith(("127.0.0.1:", "localhost:")):
+            # Ray takes the loopback address for the machine's own unless it is told, before its import.
+            os.environ.setdefault(_STAY_ON_LOOPBACK, "0")
         try:
             import ray
         except ImportError:
@@ -35,9 +40,8 @@ class RayLauncher:
         self._ray: Any = ray
         self._own_cluster = not ray.is_initialized()
         if self._own_cluster:
-            address = os.environ.get("RAY_ADDRESS")
-            local = {} if address else {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
+            local = {} if address else {"include_dashboard": False}
+            ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **local)
         self.host: str = ray.util.get_node_ip_address()
         self.capacity: int | None = int(ray.cluster_resources().get("CPU", 1))
         self.name = f"the Ray cluster has {self.capacity} CPUs"
