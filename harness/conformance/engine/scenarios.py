@@ -1,0 +1,71 @@
+"""The scenarios of engine checks: a trainer's scenario × how the engine is spread over processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from harness.conformance.engine.server import Layout
+from harness.conformance.sync.scenarios import SyncScenario
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SINGLE, TENSOR, DATA = Layout(), Layout(tensor_parallel=2), Layout(data_parallel=2)
+
+
+@dataclass(frozen=True)
+class EngineScenario:
+    """One trainer, one engine.
+
+    Attributes:
+        trainer: model, adapter, sharding and dtype of the trainer; the engine serves the same model and dtype.
+        layout: the engine's processes.
+    """
+
+    trainer: SyncScenario
+    layout: Layout = field(default_factory=Layout)
+
+    @property
+    def id(self) -> str:
+        return f"{self.trainer.id}-{self.layout}"
+
+    @property
+    def sharding(self) -> str:
+        """Of the trainer: ``zero3`` has DeepSpeed's op built before the first cell."""
+        return self.trainer.sharding
+
+    @property
+    def ranks(self) -> int:
+        """The check runs in the controller; the trainer's ranks are processes of the stage."""
+        return 0
+
+    def missing(self) -> str | None:
+        if find_spec("vllm") is None:
+            return "vLLM is not installed: see docs/engine.md (tox -e engine builds an environment with it)"
+        return self.trainer.missing()
+
+
+def _trainer(model: str, adapter: str, dtype: str) -> SyncScenario:
+    return SyncScenario(model, adapter, "zero3", 2, dtype)
+
+
+def default(device: str) -> Sequence[EngineScenario]:
+    """One trainer, and every way in which an engine of two processes is spread. CPU only."""
+    if device != "cpu":
+        return []
+    return [EngineScenario(_trainer("llama", "lora", "bf16"), layout) for layout in (SINGLE, TENSOR, DATA)]
+
+
+def full(device: str) -> Sequence[EngineScenario]:
+    """``default``, and every model, adapter and dtype on an engine of one process."""
+    if device != "cpu":
+        return []
+    singles = [
+        EngineScenario(_trainer(model, adapter, dtype))
+        for model in ("llama", "tiedllama")
+        for dtype in ("bf16", "fp32")
+        for adapter in ("lora", "policy", "dora")
+    ]
+    return [*default(device), *(each for each in singles if each not in default(device))]
