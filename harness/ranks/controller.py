@@ -71,6 +71,7 @@ class Controller:
             if self._option.ranks_fresh:
                 self.pools.retire(spec, orderly=True)
         ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        self.pools.make_room()
         if exit_reason is not None:
             pytest.exit(exit_reason)
         return True
@@ -90,7 +91,7 @@ class Controller:
         self._close(orderly=False)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        lines = [*self._workers_audits, *(self._pools.audit.lines() if self._pools is not None else [])]
+        lines = [*self._workers_audits, *(self._own_audit())]
         if lines:
             terminalreporter.write_sep("=", "left behind by tests on ranks")
             for line in lines:
@@ -130,7 +131,10 @@ class Controller:
         if self._pools is not None:
             self._pools.close(orderly=orderly)
             if hasattr(self._config, "workeroutput"):
-                self._config.workeroutput[_AUDIT] = self._pools.audit.lines()
+                self._config.workeroutput[_AUDIT] = self._own_audit()
+
+    def _own_audit(self) -> list[str]:
+        return [*self._pools.audit.lines(), *self._pools.late] if self._pools is not None else []
 
     def _next_of(self, item: pytest.Item, spec: RankSpec, nextitem: pytest.Item | None) -> str | None:
         """What this item's pool runs next. An xdist worker runs only some of the items it collected."""

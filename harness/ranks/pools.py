@@ -3,18 +3,20 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from harness.errors import HarnessError
-from harness.ranks import preload
+from harness.ranks import leases, preload
 from harness.ranks.audit import Audit
 from harness.ranks.group import port_of, serve
 from harness.ranks.launch import Launcher
 from harness.ranks.launch.choice import launcher_for
+from harness.ranks.launch.local import LocalLauncher
+from harness.ranks.leases import DeviceLeases
 from harness.ranks.marker import RankSpec
 from harness.ranks.pool import PoolNotStarted, RankPool
 from harness.ranks.settings import RankSettings, Terminal
@@ -33,11 +35,14 @@ class RankPools:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self.audit = Audit()
+        self.late: list[str] = []
+        """Sentences about GPUs whose memory did not become free."""
         self._pools: dict[RankSpec, RankPool] = {}
         self._refusals: dict[RankSpec, tuple[int, str]] = {}
         self._started = 0
         self._folder: Path | None = None
         self._launcher: Launcher | None = None
+        self._leases: DeviceLeases | None = None
         self.start_timeout = float(config.getini("ranks_start_timeout"))
         self.files: frozenset[Path] = frozenset()
         """Files that hold tests on ranks; ranks collect no others."""
@@ -117,6 +122,8 @@ class RankPools:
         while self._pools:
             _, pool = self._pools.popitem()
             pool.close(orderly=orderly, grace=_GRACE_S if orderly else _HURRIED_S)
+        if self._leases is not None:
+            self.late += self._leases.release()
         if self._folder is not None:
             self.audit.sweep(self._folder)
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -132,8 +139,9 @@ class RankPools:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="harness-ranks-"))
         self._started += 1
+        devices = self._devices_for(spec)
         store = serve(self.launcher.host)
-        settings = self._settings(spec, port_of(store), self._folder / str(self._started))
+        settings = self._settings(spec, port_of(store), self._folder / str(self._started), devices)
         settings.folder.mkdir()
         settings.basetemp.mkdir(parents=True, exist_ok=True)
         ranks = self.launcher.launch(settings, store, start_timeout=self.start_timeout)
@@ -145,7 +153,25 @@ class RankPools:
             raise
         return pool
 
-    def _settings(self, spec: RankSpec, port: int, folder: Path) -> RankSettings:
+    def make_room(self) -> None:
+        """Between two items: give the GPUs back, with the pools on them, if another process waits for one."""
+        if self._leases is None or not self._leases.held or not self._leases.wanted_by_others():
+            return
+        for spec in [spec for spec in self._pools if spec.device != "cpu"]:
+            self.retire(spec, orderly=True)
+        self.late += self._leases.release()
+
+    def _devices_for(self, spec: RankSpec) -> list[str]:
+        """Lease GPUs for a pool: one a rank, or all there are. Empty leaves the choice to the ranks."""
+        if spec.device == "cpu" or not isinstance(self.launcher, LocalLauncher):
+            return []
+        if self._leases is None:
+            self._leases = DeviceLeases(list(leases.gpus()), lambda uuid: leases.gpus().get(uuid, 0))
+        if not self._leases.known:
+            return []
+        return self._leases.acquire(min(spec.processes, len(self._leases.known)), self.start_timeout)
+
+    def _settings(self, spec: RankSpec, port: int, folder: Path, devices: Sequence[str] = ()) -> RankSettings:
         config = self._config
         parameters = config.invocation_params
         basetemp: Path = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # noqa: SLF001
@@ -156,7 +182,7 @@ class RankPools:
             invocation_dir=parameters.dir,
             basetemp=basetemp / f"ranks{self._started}",
             folder=folder,
-            environ=dict(os.environ),
+            environ={**os.environ, **({"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {})},
             store_host=self.launcher.host,
             store_port=port,
             prefix=f"pool{self._started}",

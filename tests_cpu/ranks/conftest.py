@@ -139,7 +139,9 @@ def start_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
         for name, text in (extra or {}).items():
             (folder / name).write_text(text)
         marker = f"{folder.name}-{time.monotonic_ns()}"
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV"))}
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV"))
+        }
         environ = {
             **inherited,
             "INNER_SESSION": marker,

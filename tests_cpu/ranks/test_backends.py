@@ -2,6 +2,9 @@
 
 import pytest
 
+from harness.errors import UsageError
+from harness.ranks.marker import specs_of
+
 SUITE = """
     import pytest, torch
     import torch.distributed as dist
@@ -76,11 +79,20 @@ def test_auto_takes_what_there_is(inner):
         ("ranks(2, size=3)", "ranks() has no argument 'size'; it takes world sizes, backend and device"),
     ],
 )
-def test_a_bad_marker_is_one_sentence_at_collection(pytester, marker, sentence):
-    pytester.makepyfile(f"import pytest\n@pytest.mark.{marker}\ndef test_it(rank): pass")
+def test_a_bad_marker_is_one_sentence(marker, sentence):
+    mark = eval(f"pytest.mark.{marker}").mark
+    with pytest.raises(UsageError) as caught:
+        specs_of(mark, "test_it.py::test_it")
+    assert str(caught.value).startswith("test_it.py::test_it: ")
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_markers_are_errors_of_collection_without_a_traceback(pytester):
+    pytester.makepyfile("import pytest\n@pytest.mark.ranks(0)\ndef test_it(rank): pass")
     result = pytester.runpytest("-p", "no:asyncio", "-q")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([f"*test_a_bad_marker*.py::test_it: *{sentence.replace('[', '[[]')}*"])
+    result.stdout.fnmatch_lines(["*::test_it: ranks(0): a world size is at least 1*"])
     result.stdout.no_fnmatch_line("*Traceback*")
 
 

@@ -59,7 +59,10 @@ def agrees_with_a_local_session(inner):
     mixed = inner.of("test_one_raises_while_the_other_waits")
     assert [one["status"] for one in mixed["ranks"]] == ["stuck", "raised"]
     assert "{'mine': 1} != {'mine': 0}" in mixed["text"]
-    assert "Missing from collective #2 all_reduce on default_pg: rank 1 (whose last was #1 all_reduce)." in mixed["text"]
+    assert (
+        "Missing from collective #2 all_reduce on default_pg: rank 1 (whose last was #1 all_reduce)."
+        in mixed["text"]
+    )
     killed = inner.of("test_killed")
     assert [one["status"] for one in killed["ranks"]] == ["collateral", "died"]
     assert "rank 1 of 2 was killed by SIGKILL (signal 9) during call" in killed["text"]

@@ -75,9 +75,3 @@ def test_three_sessions_at_once_do_not_meet(start_session):
     for inner in [one.finish() for one in started]:
         assert inner.status == 0, inner.stdout
         assert inner.orphans == []
-
-
-def test_rank_pdb_under_xdist_is_one_sentence(pytester):
-    pytester.makepyfile("def test_it(): pass")
-    result = pytester.runpytest_subprocess("-p", "no:asyncio", "-q", "-n", "1", "--rank-pdb", "0")
-    result.stdout.fnmatch_lines(["*--rank-pdb needs the terminal of the session itself: run it without -n*"])
