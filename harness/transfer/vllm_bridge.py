@@ -165,12 +165,14 @@ class LayerwiseModel:
             )
 
     def _unfed(self, layerwise: Any) -> list[str]:
-        """Layers that have parameters of their own and got nothing. A part may be padding, nothing cannot."""
+        """Layers with weights of their own that got nothing. A part may be padding, nothing cannot."""
         layers = [(name, layerwise.get_layerwise_info(layer)) for name, layer in self._model.named_modules()]
+        waiting = [(name, info) for name, info in layers if info.can_load() and info.restore_metadata[0]]
+        fed = {id(weight) for _, info in waiting if info.load_numel for weight in _weights(info)}
         return [
             name
-            for name, info in layers
-            if info.can_load() and info.restore_metadata[0] and not info.load_numel
+            for name, info in waiting
+            if not info.load_numel and any(id(weight) not in fed for weight in _weights(info))
         ]
 
     def _put_back(self, layerwise: Any) -> None:
@@ -207,3 +209,8 @@ class LayerwiseModel:
             )
 
         self._model.compute_logits = compute_logits
+
+
+def _weights(info: Any) -> list[Any]:
+    """The parameters that a layer had before the reload began; tied layers have the same ones."""
+    return list(info.kernel_tensors[0].values())

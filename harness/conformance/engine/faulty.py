@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from harness.conformance.engine.worker_extension import act
+from harness.subjects.vllm_probe import act
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

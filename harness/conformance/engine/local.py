@@ -6,10 +6,10 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from harness.conformance.engine.client import Completion
-from harness.conformance.engine.server import Layout, engine_environment
 from harness.conformance.engine.trainers import HEAVY, START_S, TrainerRank
 from harness.ipc import WorkerPool
+from harness.subjects.vllm import Layout, engine_environment
+from harness.subjects.vllm_client import Completion
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from harness.conformance.engine.server import Layout
 from harness.conformance.sync.scenarios import SyncScenario
+from harness.subjects.vllm import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

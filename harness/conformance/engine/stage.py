@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from harness.conformance.engine import checkpoint
-from harness.conformance.engine.client import Completion, Unreachable
 from harness.conformance.engine.scoring import Mismatch
-from harness.conformance.engine.server import Layout, Server, log_tail, start
 from harness.conformance.engine.trainers import trainers
+from harness.subjects.vllm import Layout, Server, log_tail, start
+from harness.subjects.vllm_client import Completion, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A vLLM server as a process of ours: on a free port of 127.0.0.1, with a log of its own, ended with its children.
+"""A vLLM server as a process of ours: on a free port of 127.0.0.1, with its own log, ended with its children.
 
 The server leads a session, and the package's guard process watches over it: when whoever started it is killed, the
 guard kills the server and all that belongs to its session.
@@ -16,17 +16,17 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-from harness.conformance.engine.client import Client, Unreachable
 from harness.errors import HarnessError
 from harness.ipc import guarding
 from harness.ipc.guard import families, kill_families
+from harness.subjects.vllm_client import Client, Unreachable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 START_S = 300.0
 """A server of two processes needs 80 s on two quiet cores."""
-EXTENSION = "harness.conformance.engine.worker_extension.Probe"
+EXTENSION = "harness.subjects.vllm_probe.Probe"
 
 
 class ServerFailed(HarnessError):
