@@ -170,10 +170,14 @@ def engine_environment(layout: Layout) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
     }
     if layout.workers > 1:
-        cores = sorted(os.sched_getaffinity(0))
-        bound = [cores[worker % len(cores)] for worker in range(layout.workers)]
-        settings["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, bound))
+        settings["VLLM_CPU_OMP_THREADS_BIND"] = bound_cores(layout.workers)
     return {**os.environ, **settings}
+
+
+def bound_cores(workers: int) -> str:
+    """A core for each worker, in vLLM's notation: several workers on one NUMA node must be told theirs."""
+    cores = sorted(os.sched_getaffinity(0))
+    return "|".join(str(cores[worker % len(cores)]) for worker in range(workers))
 
 
 def free_port() -> int:
