@@ -1,6 +1,9 @@
 """DeepSpeed's shared-memory op for CPU: compiled by DeepSpeed at its first use, which takes about a minute.
 
-A cell's deadline is no place for a compiler, so it is built before the first cell, in a process of its own.
+A cell's deadline is no place for a compiler, so the op is built before the first cell, in a process of its own, into a
+folder of this very environment: environments that share torch's folder rebuild it in turn. torch guards a build by a
+file that a killed build leaves behind, and whoever comes later waits for it without end; so builds here take turns by
+a lock that the kernel gives back, and what a dead one left is cleared.
 """
 
 from __future__ import annotations
@@ -8,72 +11,98 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+
+from filelock import FileLock
 
 from harness.errors import HarnessError, UsageError
 
 DEADLINE = 600.0  # seconds
-_BUILD = "from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder as B; B().load(verbose=False)"
+NAME = "deepspeed_shm_comm"
+_VARIABLE = "TORCH_EXTENSIONS_DIR"
+_BUILD = "from harness.conformance import deepspeed_op; deepspeed_op.load()"
+
+
+def folder() -> Path:
+    """Where this environment's build lives, under torch's folder for extensions."""
+    named = os.environ.get(_VARIABLE)
+    root = Path(named) if named else Path.home() / ".cache" / "torch_extensions"
+    identity = f"{sys.prefix} {sys.version} {version('torch')} {version('deepspeed')}"
+    own = f"harness-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+    return root if root.name == own else root / own
 
 
 def is_built() -> bool:
-    """Whether the op was built by this very environment: torch rebuilds what another one left."""
-    return any(_stamp(op).is_file() and _stamp(op).read_text() == str(op.stat().st_mtime_ns) for op in _ops())
+    """Whether the op was built for this environment."""
+    return (folder() / NAME / f"{NAME}.so").is_file()
 
 
 def ensure_built() -> None:
-    """Compile the op unless that was done before (only DeepSpeed's CPU accelerator has it).
+    """Compile the op unless that was done before, and let this process's children find it.
+
+    Only DeepSpeed's CPU accelerator has the op: for another one nothing is done.
 
     Raises:
         UsageError: no C++ compiler on this machine.
         HarnessError: the compilation failed, with the end of what it said.
     """
-    if os.environ.get("DS_ACCELERATOR") != "cpu" or is_built():
+    if os.environ.get("DS_ACCELERATOR") != "cpu":
         return
+    place = folder()
+    place.mkdir(parents=True, exist_ok=True)
+    os.environ[_VARIABLE] = str(place)
+    _put_ninja_on_path()
+    with FileLock(place / "harness.lock", timeout=DEADLINE):
+        if not is_built():
+            _build(place)
+        (place / NAME / "lock").unlink(missing_ok=True)
+
+
+def load() -> None:
+    """Load the op into this process; processes forked from it have it without asking torch again."""
+    if os.environ.get("DS_ACCELERATOR") == "cpu":
+        from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
+
+        ShareMemCommBuilder().load(verbose=False)
+
+
+def _build(place: Path) -> None:
     if not any(shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"), "g++", "clang++")):
         raise UsageError(
             "DeepSpeed on CPU compiles an operator at its first use and found no C++ compiler:"
             " install one (Debian: apt-get install g++), or run only '--scenario *replicated*'"
         )
+    shutil.rmtree(place / NAME, ignore_errors=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", _BUILD],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # so that a compiler can be ended together with who called it
+    )
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", _BUILD],
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired:
+        said, _ = process.communicate(timeout=DEADLINE)
+    except BaseException as error:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
         raise HarnessError(
             f"compiling DeepSpeed's shared-memory op did not end within {DEADLINE:.0f} s"
         ) from None
-    if done.returncode:
-        raise HarnessError(
-            f"compiling DeepSpeed's shared-memory op failed:\n{(done.stdout + done.stderr)[-2000:]}"
-        )
-    for op in _ops():
-        _stamp(op).write_text(str(op.stat().st_mtime_ns))
+    if process.returncode or not is_built():
+        raise HarnessError(f"compiling DeepSpeed's shared-memory op failed:\n{said[-2000:]}")
 
 
-def put_ninja_on_path() -> None:
+def _put_ninja_on_path() -> None:
     """Torch calls ``ninja`` by name; pip puts it beside the interpreter, which need not be on the path."""
     beside = str(Path(sys.executable).parent)
     if beside not in os.environ.get("PATH", "").split(os.pathsep):
         os.environ["PATH"] = f"{beside}{os.pathsep}{os.environ.get('PATH', '')}"
-
-
-def _ops() -> list[Path]:
-    """Compiled copies of the op in torch's extension cache."""
-    named = os.environ.get("TORCH_EXTENSIONS_DIR")
-    cache = Path(named) if named else Path.home() / ".cache" / "torch_extensions"
-    return [*cache.glob("deepspeed_shm_comm/*.so"), *cache.glob("*/deepspeed_shm_comm/*.so")]
-
-
-def _stamp(op: Path) -> Path:
-    """The note beside a compiled op that says which build of it this environment made."""
-    identity = f"{sys.prefix} {version('torch')} {version('deepspeed')}"
-    return op.with_name(f"harness-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.stamp")

@@ -18,7 +18,7 @@ from harness.errors import HarnessError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-HEAVY = ("torch", "transformers", "peft", "deepspeed")
+HEAVY = ("torch", "transformers", "peft", "deepspeed", "harness.conformance.preload")
 
 
 @dataclass
@@ -108,9 +108,8 @@ def _prepare(planned: Plan) -> None:
         getattr(key.scenario, "sharding", "") == "zero3" and key.scenario.missing() is None
         for key in planned.cells
     ):
-        from harness.conformance.deepspeed_op import ensure_built, put_ninja_on_path
+        from harness.conformance.deepspeed_op import ensure_built
 
-        put_ninja_on_path()
         ensure_built()
 
 
