@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Self
 from harness.conformance.engine import checkpoint
 from harness.conformance.engine.scoring import Mismatch
 from harness.conformance.engine.trainers import trainers
+from harness.errors import HarnessError
 from harness.subjects.vllm import Layout, Server, log_tail, start
 from harness.subjects.vllm_client import Completion, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from harness.conformance.engine.scenarios import EngineScenario
     from harness.conformance.sync.scenarios import SyncScenario
@@ -46,7 +47,7 @@ class Stage:
     _started: int = 0
     _versions: int = 0
 
-    def server(self, trainer: SyncScenario, layout: Layout) -> Server:
+    def server(self, trainer: SyncScenario, layout: Layout, start: Callable[..., Server] = start) -> Server:
         """A healthy server of the scenario's base model, one that runs if it fits."""
         wanted = (trainer.model, trainer.dtype, layout)
         if self._server is None or self._served != wanted or not _is_fit(self._server):
@@ -60,6 +61,11 @@ class Stage:
             )
             self._served = wanted
             self._server.wait_healthy()
+        return self._server
+
+    @property
+    def running(self) -> Server | None:
+        """The server that runs, whatever its state."""
         return self._server
 
     @property
@@ -125,12 +131,23 @@ class EngineCell:
 
     stage: Stage
     scenario: EngineScenario
-    subject: Any = None
+    subject: Callable[..., Server] = start
     evidence: dict[str, Any] = field(default_factory=dict)
 
     @property
     def server(self) -> Server:
-        return self.stage.server(self.scenario.trainer, self.scenario.layout)
+        return self.stage.server(self.scenario.trainer, self.scenario.layout, self.subject)
+
+    @property
+    def server_as_it_is(self) -> Server:
+        """The server that runs, fit or not.
+
+        Raises:
+            HarnessError: none does.
+        """
+        if self.stage.running is None:
+            raise HarnessError("there is no server")
+        return self.stage.running
 
     @property
     def trainer(self) -> WorkerPool:
