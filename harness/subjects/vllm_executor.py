@@ -47,7 +47,7 @@ class BareWorker:
         """No device; only the groups by whose ranks vLLM names its processes."""
         from vllm.v1.worker.gpu_worker import init_worker_distributed_environment
 
-        os.environ["VLLM_DIST_IDENT"] = self._meeting.rpartition(":")[2]  # as vLLM's own CPU worker does
+        os.environ["VLLM_DIST_IDENT"] = self._meeting.rpartition("/")[2].rpartition(":")[2]  # as its CPU worker
         init_worker_distributed_environment(
             self.vllm_config, self.rank, self._meeting, self.local_rank, "gloo"
         )
