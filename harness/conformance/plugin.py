@@ -197,6 +197,33 @@ def sync(request: pytest.FixtureRequest, rank: Any, _stages: dict[str, Any]) -> 
     return SyncCell(stage, key.subject.load("sync"))
 
 
+@pytest.fixture
+def ipc(request: pytest.FixtureRequest) -> Any:
+    """The cell of an IPC check, in the controller."""
+    from harness.conformance.ipc.cell import IpcCell
+
+    key: CellKey = request.param
+    return IpcCell(key.subject, key.scenario, limit=key.deadline if hasattr(key, "deadline") else 50.0)
+
+
+@pytest.fixture(scope="session")
+def _engine_stage(tmp_path_factory: pytest.TempPathFactory) -> Generator[Any]:
+    """The one server and the one trainer that run."""
+    from harness.conformance.engine.stage import Stage
+
+    with Stage(tmp_path_factory.mktemp("engine")) as stage:
+        yield stage
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest, _engine_stage: Any) -> Any:
+    """The cell of an engine check, in the controller."""
+    from harness.conformance.engine.stage import EngineCell
+
+    key: CellKey = request.param
+    return EngineCell(_engine_stage, key.scenario, key.subject.load("engine"))  # type: ignore[arg-type]
+
+
 def _on_rank(config: pytest.Config) -> bool:
     """Whether this session is a rank of another one."""
     return "harness_rank" in getattr(config, "workerinput", {})

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from harness.faults.fault import Effect, fault
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 EXIT_STATUS = 3
+HEIR_S = 4.0
 HALF_BYTES = 1024 * 1024
 """Size of the reply of which one half is written."""
 _NOTABLE_BYTES = 4096
@@ -58,6 +60,14 @@ def exit_zero() -> None:
 def exit_status() -> None:
     """``os._exit(3)``."""
     os._exit(EXIT_STATUS)
+
+
+@fault("exit-leaving-child", Effect.DIES, 0)
+def exit_leaving_child() -> None:
+    """``os._exit(0)`` while a forked child, which has inherited every descriptor, lives on for a few seconds."""
+    if os.fork() == 0:
+        time.sleep(HEIR_S)
+    os._exit(0)
 
 
 @fault("half-written", Effect.DIES, -signal.SIGKILL)

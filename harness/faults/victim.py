@@ -6,9 +6,13 @@ import os
 import subprocess
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from harness.faults.fault import named
+
+STAGGER_S = 0.15
+"""By how much one worker's answer comes before another's in :meth:`Victim.answer_last_first`."""
 
 
 class Victim:
@@ -47,6 +51,18 @@ class Victim:
         time.sleep(seconds)
         return self.index, token
 
+    def answer_last_first(self, size: int, token: Any) -> tuple[int, Any]:
+        """:meth:`answer`, the sooner the higher the index."""
+        time.sleep((size - 1 - self.index) * STAGGER_S)
+        return self.index, token
+
+    def hold(self, folder: str, victims: tuple[int, ...]) -> int:
+        """On the workers in ``victims``: say by a file in ``folder`` that this has begun, and never return."""
+        if self.index in victims:
+            Path(folder, str(self.index)).touch()
+            named("hang").act()
+        return self.index
+
     def suffer(self, fault: str, victims: tuple[int, ...], token: Any = None) -> Any:
         """The fault of that name on the workers in ``victims``; :meth:`answer` on the others."""
         return named(fault).act() if self.index in victims else (self.index, token)
@@ -58,6 +74,13 @@ class Victim:
     def noted(self) -> tuple[int, list[Any]]:
         """``(index, tokens noted so far)``."""
         return self.index, list(self.posts)
+
+    def share(self) -> str:
+        """Name of a block of shared memory that this worker holds until it ends."""
+        from multiprocessing import shared_memory
+
+        self.block = shared_memory.SharedMemory(create=True, size=4096)
+        return self.block.name
 
     def beget(self) -> tuple[int, int]:
         """Start a grandchild that does nothing for long. ``(pid of the worker, pid of the grandchild)``."""

@@ -132,7 +132,7 @@ def failed_posts(worker: int, told: Iterable[tuple[str, Description]]) -> Failur
 def describe_exit(status: int | None) -> str:
     """An exit status in words: ``was killed by SIGKILL (signal 9)``, ``exited with status 3``."""
     if status is None:
-        return "ended, with an exit status that could not be read"
+        return "ended; its exit status is unknown, because another part of this program has reaped it"
     if status >= 0:
         return f"exited with status {status}" + (" without being asked" if status == 0 else "")
     try:

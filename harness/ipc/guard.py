@@ -18,6 +18,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _ROUNDS = 8
 """A process may fork while it is being killed; its child is found on the next look. This many looks at most."""
 
+_LOOKS, _BETWEEN_LOOKS_S = 50, 0.002
 _STATES = {
     "R": "running",
     "S": "sleeping",
@@ -50,9 +52,8 @@ class Relative(NamedTuple):
 def families(roots: Iterable[int]) -> list[Relative]:
     """The processes that descend from ``roots`` or belong to a session that one of them leads, roots left out.
 
-    A worker leads a session of its own, so a grandchild is found even when its parent has ended before it. Left out
-    are this process and the resource trackers of ``multiprocessing``: those end by themselves when the processes that
-    use them have ended, and unlink shared memory as they do; killed, they would leave it behind.
+    A worker leads a session of its own, so a grandchild is found even when its parent has ended before it. This
+    process is left out.
     """
     known = set(roots)
     everyone = _processes()
@@ -62,13 +63,16 @@ def families(roots: Iterable[int]) -> list[Relative]:
         found.update((one.pid, one) for one in more)
         known.update(one.pid for one in more)
     found.pop(os.getpid(), None)
-    return [one for one in found.values() if not _is_resource_tracker(one.pid)]
+    return list(found.values())
 
 
 def kill_families(
     roots: Iterable[int], known: Iterable[Relative] = (), *, roots_too: bool = True
 ) -> list[int]:
     """SIGKILL ``roots`` and their families.
+
+    Resource trackers of ``multiprocessing`` are spared: they end by themselves when the processes that use them have
+    ended, and unlink shared memory as they do; killed, they would leave it behind.
 
     Args:
         roots: pids of workers; one that has ended still leads its session.
@@ -87,7 +91,7 @@ def kill_families(
         if not fresh:
             break
         killed |= {pid for pid in fresh if _kill(pid)}
-        fresh = {one.pid for one in families(roots | doomed)} - killed
+        fresh = {one.pid for one in families(roots | doomed)} - doomed - roots
         doomed |= fresh
     return sorted(killed)
 
@@ -101,6 +105,8 @@ def state(pid: int) -> str:
 
 
 def _kill(pid: int) -> bool:
+    if _is_resource_tracker(pid):
+        return False
     try:
         os.kill(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
@@ -156,11 +162,21 @@ def _processes_by_ps() -> list[Relative]:
 
 
 def _is_resource_tracker(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123 - as above
-            return b"resource_tracker import main" in file.read()
-    except OSError:
-        return False
+    return b"resource_tracker import main" in _command(pid)
+
+
+def _command(pid: int) -> bytes:
+    """The command line of a process. In the middle of ``exec`` it has none, for a moment."""
+    for _ in range(_LOOKS):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123 - as above
+                command = file.read()
+        except OSError:
+            return b""
+        if command or _stat(pid) is None:
+            return command
+        time.sleep(_BETWEEN_LOOKS_S)
+    return b""
 
 
 def _watch(orders: int, owner: int) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import multiprocess
+import multiprocess.connection
 
 from harness.ipc import descriptors, guard, guarding, worker
 
@@ -76,6 +77,7 @@ class WorkerProcess:
         self.index = index
         self._released = False
         self._status: int | None = None
+        self._forked_elsewhere = recipe.start_method == "forkserver"
         factory = recipe.factory if recipe.start_method == "fork" else None
         with _starting:
             self.pipe, childs_end = socket.socketpair()
@@ -155,15 +157,18 @@ class WorkerProcess:
             descriptors.forget(self._pidfd)
             os.close(self._pidfd)
         guarding.released(self.pid)
-        with contextlib.suppress(ValueError):  # its status is unknown, so multiprocess takes it to be running
-            self._process.close()
+        if self._status is None:
+            # multiprocess would take it to be running for ever; 255 is what it says itself of an unknown status.
+            self._process._popen.returncode = 255  # noqa: SLF001
+        self._process.close()
         return self._status
 
     def _await_status(self) -> int | None:
-        until = time.monotonic() + _EXIT_STATUS_S
-        while self._process.exitcode is None and (left := until - time.monotonic()) > 0:
-            multiprocess.connection.wait([self._process.sentinel], min(left, 0.05))
+        """The exit status of a process that has ended; None when somebody else has reaped it and so taken it."""
         code: int | None = self._process.exitcode
+        if code is None and self._forked_elsewhere:  # the fork server reaps it, and says so a moment later
+            multiprocess.connection.wait([self._process.sentinel], _EXIT_STATUS_S)
+            code = self._process.exitcode
         return code
 
     def _close_pipe(self) -> None:

@@ -52,7 +52,7 @@ _BUILTIN = (
     Subject(
         "reference",
         "this package's own: sync module by module, worker pool with drained, id-matched replies",
-        {"sync": "harness.subjects.reference:module_gather"},
+        {"sync": "harness.subjects.reference:module_gather", "ipc": "harness.subjects.ipc_reference:Reference"},
     ),
     Subject(
         "full-gather",
@@ -65,6 +65,44 @@ _BUILTIN = (
         {"sync": "harness.subjects.trl:iter_named_params"},
         needs="trl",
         extra="trl",
+    ),
+    Subject(
+        "stdlib-pool",
+        "multiprocessing.Pool, a pool of one worker for each",
+        {"ipc": "harness.subjects.ipc_stdlib:StdlibPool"},
+    ),
+    Subject(
+        "executor",
+        "concurrent.futures.ProcessPoolExecutor, one of one worker for each",
+        {"ipc": "harness.subjects.ipc_stdlib:Executor"},
+    ),
+    Subject(
+        "loky",
+        "loky's ProcessPoolExecutor, one of one worker for each",
+        {"ipc": "harness.subjects.ipc_loky:Loky"},
+        needs="loky",
+        extra="peers",
+    ),
+    Subject(
+        "ray",
+        "Ray actors on a cluster of one node",
+        {"ipc": "harness.subjects.ipc_ray:Ray"},
+        needs="ray",
+        extra="ray",
+    ),
+    Subject(
+        "vllm",
+        "vLLM's server on CPU, fed by this package's weight-transfer engine",
+        {"engine": "harness.subjects.vllm:start"},
+        needs="vllm",
+        extra="engine",
+    ),
+    Subject(
+        "vllm-executor",
+        "vLLM's MultiprocExecutor and its collective_rpc, without a model",
+        {"ipc": "harness.subjects.vllm_executor:VllmExecutor"},
+        needs="vllm",
+        extra="engine",
     ),
 )
 

@@ -209,3 +209,16 @@ def ended_within(pid, seconds):
     except psutil.TimeoutExpired:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     return True
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "fork"])
+def test_a_worker_that_somebody_else_has_reaped_is_still_a_dead_worker(start_method):
+    with WorkerPool(Victim, 2, start_method=start_method) as pool:
+        pid = pool.pids()[1]
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        failures = failures_of(lambda: pool.call("answer", 1))
+        assert (failures[0].worker, failures[0].kind, failures[0].exit_status) == (1, "died", None)
+        assert "another part of this program has reaped it" in failures[0].message
+        pool.restart(1)
+        assert pool.call("answer", 2) == [(0, 2), (1, 2)]
