@@ -7,13 +7,14 @@ where they are used.
 
 from harness.sync.errors import SyncFailed, SyncRefused
 from harness.sync.full_gather import FullGatherSource
-from harness.sync.module_gather import ModuleGatherSource
+from harness.sync.module_gather import ModuleGatherSource, SenderGatherSource
 from harness.sync.source import ParamMeta, WeightSource
 
 __all__ = [
     "FullGatherSource",
     "ModuleGatherSource",
     "ParamMeta",
+    "SenderGatherSource",
     "SyncFailed",
     "SyncRefused",
     "WeightSource",

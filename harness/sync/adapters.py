@@ -9,7 +9,9 @@ its modules has imported it already.
 import sys
 from typing import Any
 
-from torch.nn import Module
+from torch.nn import Module, Parameter
+
+from harness.sync.tree import parameters
 
 
 def _peft(module: str, name: str) -> type[Any] | None:
@@ -21,6 +23,11 @@ def _peft(module: str, name: str) -> type[Any] | None:
 def _is(candidate: object, module: str, name: str) -> bool:
     kind = _peft(module, name)
     return kind is not None and isinstance(candidate, kind)
+
+
+def is_exactly(module: object, source: str, name: str) -> bool:
+    """Whether a module's class is the one of that name, and not one derived from it."""
+    return type(module) is _peft(source, name)
 
 
 def is_tuner_layer(module: object) -> bool:
@@ -70,6 +77,21 @@ def adapters_to_merge(layer: Module) -> list[str]:
     return [name for name in active_adapters(layer) if name not in merged]
 
 
+def active_parameters(layer: Module) -> list[Parameter]:
+    """Parameters of the adapters that are yet to merge into a tuner layer's base."""
+    names = adapters_to_merge(layer)
+    found: list[Parameter] = []
+    for attribute in layer.adapter_layer_names:  # type: ignore[union-attr]
+        held = layer._modules.get(attribute)  # noqa: SLF001
+        if held is None:
+            continue
+        for name in names:
+            single, nested = held._parameters.get(name), held._modules.get(name)  # noqa: SLF001
+            found += [single] if single is not None else []
+            found += parameters(nested) if nested is not None else []
+    return found
+
+
 def stands_for(module: Module) -> Module | None:
     """The module an engine knows in the place of a wrapper, one level down; None without a wrapper."""
     if is_modules_to_save(module):
@@ -92,6 +114,13 @@ def innermost(layer: Module) -> Module:
     while inner is not None and is_tuner_layer(inner):
         layer, inner = inner, inner._modules.get("base_layer")  # noqa: SLF001
     return inner if inner is not None else layer
+
+
+def depends_on_input(layer: Module, adapter: str) -> str | None:
+    """Name of the LoRA variant by which an adapter's effect depends on its input; None for other adapters."""
+    variant = getattr(layer, "lora_variant", {}).get(adapter)
+    name = type(variant).__name__
+    return name if name in ("ArrowLinearVariant", "ALoraLinearVariant") else None
 
 
 def can_merge(layer: Module) -> bool:

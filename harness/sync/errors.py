@@ -3,9 +3,9 @@
 from harness.errors import HarnessError, UsageError
 
 
-class SyncRefused(UsageError):  # noqa: N818  the design's word
+class SyncRefused(UsageError):
     """The model cannot be synced right, found before any collective; the message says where."""
 
 
-class SyncFailed(HarnessError):  # noqa: N818  the design's word
+class SyncFailed(HarnessError):
     """A sync ended early: the model is whole, every rank raised this, and the next round starts afresh."""

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from harness.sync.exchange import gather_whole
 from harness.sync.merging import unload
-from harness.sync.naming import bare_parameters, base_model, peft_model
-from harness.sync.plan import metadata, units
-from harness.sync.refusal import refuse_unsyncable
+from harness.sync.naming import base_model, each_once, peft_model, survey
+from harness.sync.plan import metadata
+from harness.sync.refusal import examine
 from harness.sync.sharding import detect
 from harness.sync.source import ParamMeta
 from harness.sync.tree import parameters
@@ -34,36 +35,38 @@ class FullGatherSource:
     """
 
     def __init__(self, model: Module) -> None:
-        self.model = model
-        refuse_unsyncable(model)
+        self._model = model
         self._sharding = detect(model)
+        examine(model, self._sharding)
 
     def metadata(self) -> list[ParamMeta]:
         """Name, dtype and full shape of every tensor of a pass, in its order; no collective."""
-        return metadata(units(self.model), self._sharding)
+        return metadata(each_once(survey(self._model)), self._sharding)
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         """Start a fresh pass; collective. The tensors belong to the consumer."""
-        refuse_unsyncable(self.model)
+        examine(self._model, self._sharding)
         yield from self._materialise()
 
     @torch.no_grad()
     def _materialise(self) -> list[tuple[str, Tensor]]:
-        live = parameters(self.model)
-        whole = self._sharding.gather(live)
-        model = twin(self.model, {id(parameter): value for parameter, value in zip(live, whole, strict=True)})
+        whole = {
+            id(live): gather_whole(self._sharding.run(live)).view(self._sharding.shape(live))
+            for live in parameters(self._model)
+        }
+        model = twin(self._model, whole)
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore"
             )  # PEFT warns of adapters that are merged already; that is no fault here
             merged = _merge_whole(model)
-        return [(found.name, found.parameter.data) for found in bare_parameters(merged)]
+        return [(found.name, found.parameter.data) for found in each_once(survey(merged))]
 
 
 def _merge_whole(model: Module) -> Module:
     outer = peft_model(model)
     if outer is None:
-        for layer in [unit.layer for unit in units(model) if unit.layer is not None]:
+        for layer in {one.tuners[0]: None for one in survey(model) if one.tuners}:
             unload(layer)
         return model
     inner = base_model(outer)

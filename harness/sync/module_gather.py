@@ -1,23 +1,24 @@
 """The fix: gather, merge and hand over one unit at a time.
 
-At any moment a rank holds its shard of the model and the unit that is being handed over. The model is only
-read: abandoning a pass, or an exception in the consumer, leaves nothing to restore.
+At any moment a rank holds its shard of the model, the tensor that was handed over, and what the budget allows
+ahead of it. The model is only read: abandoning a pass, or an exception in the consumer, leaves nothing to
+restore.
 """
 
-from collections.abc import Iterator
-
-from torch import Tensor
 from torch.nn import Module
 
-from harness.sync.merging import merge
-from harness.sync.plan import Unit, metadata, units
-from harness.sync.refusal import refuse_unsyncable
+from harness.sync.budget import Budget
+from harness.sync.delivery import Delivery, ToEveryRank, ToOneRank
+from harness.sync.naming import each_once, survey
+from harness.sync.plan import chapters, metadata, units
+from harness.sync.refusal import examine
+from harness.sync.round import Round
 from harness.sync.sharding import detect
 from harness.sync.source import ParamMeta
 
 
 class ModuleGatherSource:
-    """Weight source that materialises one tuner layer, or one parameter, at a time.
+    """Weight source that materialises one tuner layer, or one parameter, at a time, on every rank.
 
     Args:
         model: a plain module or a ``PeftModel``, whose parameters may be sharded (``engine.module``).
@@ -29,26 +30,43 @@ class ModuleGatherSource:
     """
 
     def __init__(self, model: Module) -> None:
-        self.model = model
-        refuse_unsyncable(model)
+        self._model = model
         self._sharding = detect(model)
+        examine(model, self._sharding)
 
     def metadata(self) -> list[ParamMeta]:
         """Name, dtype and full shape of every tensor of a pass, in its order; no collective."""
-        return metadata(units(self.model), self._sharding)
+        return metadata(each_once(survey(self._model)), self._sharding)
 
-    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+    def __iter__(self) -> Round:
         """Start a fresh pass; collective. The tensors belong to the consumer."""
-        refuse_unsyncable(self.model)
-        for unit in units(self.model):
-            merged = self._materialise(unit)
-            while merged:
-                yield merged.pop(0)
+        return self.begin()
 
-    def _materialise(self, unit: Unit) -> list[tuple[str, Tensor]]:
-        needed = unit.parameters()
-        values = self._sharding.gather(needed)
-        if unit.layer is None:
-            return [(found.name, value) for found, value in zip(unit.bare, values, strict=True)]
-        merged = merge(unit.layer, {id(live): value for live, value in zip(needed, values, strict=True)})
-        return [(found.name, merged[path]) for path, found in zip(merged, unit.bare, strict=True)]
+    def begin(self, seconds: float | None = None) -> Round:
+        """Start a fresh pass with a limit for each wait on a peer; None leaves it to the process group."""
+        bare = each_once(examine(self._model, self._sharding))
+        budget = Budget(max(meta.nbytes for meta in metadata(bare, self._sharding)))
+        planned = chapters(units(bare), self._sharding, budget)
+        return Round(planned, self._sharding, self._delivery(), budget, seconds)
+
+    def _delivery(self) -> Delivery:
+        return ToEveryRank()
+
+
+class SenderGatherSource(ModuleGatherSource):
+    """Weight source for a trainer of which one rank feeds the engine.
+
+    The other ranks iterate too, and are given nothing: their loop body never runs, and beside their shard
+    they hold no more than a piece of one.
+
+    Args:
+        model: as for ``ModuleGatherSource``.
+        sender: the rank that is given the tensors, in the group that parameters are sharded over.
+    """
+
+    def __init__(self, model: Module, sender: int = 0) -> None:
+        super().__init__(model)
+        self.sender = sender
+
+    def _delivery(self) -> Delivery:
+        return ToOneRank(self.sender)

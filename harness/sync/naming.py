@@ -5,7 +5,7 @@ it. The walk decides by the type of each module it meets, so an adapter, a layer
 anything at all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from torch.nn import Module, Parameter
@@ -62,6 +62,11 @@ def _shell_child(module: Module) -> Module | None:
     return next((children[name] for name in _SHELLS if name in children), None)
 
 
+def survey(model: Module) -> list[BareParameter]:
+    """Every place where a base parameter appears, of a model as ``get_peft_model`` or an engine left it."""
+    return list(occurrences(base_model(model)))
+
+
 def occurrences(module: Module, prefix: str = "", tuners: tuple[Module, ...] = ()) -> Iterator[BareParameter]:
     """Every place where a base parameter appears, tied ones once per place, in the base model's own order."""
     inner = stands_for(module)
@@ -82,9 +87,9 @@ def occurrences(module: Module, prefix: str = "", tuners: tuple[Module, ...] = (
             yield from occurrences(child, f"{prefix}{name}.", tuners)
 
 
-def bare_parameters(model: Module) -> list[BareParameter]:
-    """Every base parameter once, under its first name, as the base model's ``named_parameters`` would."""
+def each_once(found: Iterable[BareParameter]) -> list[BareParameter]:
+    """Every parameter under the first of its names, as the base model's ``named_parameters`` would."""
     first: dict[int, BareParameter] = {}
-    for found in occurrences(base_model(model)):
-        first.setdefault(id(found.parameter), found)
+    for one in found:
+        first.setdefault(id(one.parameter), one)
     return list(first.values())

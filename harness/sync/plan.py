@@ -1,14 +1,18 @@
-"""What a pass gathers, in which order: the base parameters of a model grouped into units.
+"""What a pass gathers, in which order: base parameters grouped into units, and units into chapters.
 
-A unit is what is gathered at once: a tuner layer with all it wraps, or a single parameter.
+A unit is what is gathered at once: a tuner layer with all it wraps, or a single parameter. A chapter is a run
+of units whose small parameters (adapters, norms, biases) travel in one pack.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from torch.nn import Module, Parameter
 
-from harness.sync.naming import BareParameter, bare_parameters
+from harness.sync.adapters import active_parameters
+from harness.sync.budget import Budget
+from harness.sync.naming import BareParameter
+from harness.sync.rows import weight_by_rows
 from harness.sync.sharding import Sharding
 from harness.sync.source import ParamMeta
 from harness.sync.tree import parameters
@@ -22,30 +26,69 @@ class Unit:
     """Outermost tuner layer around them, or None for a parameter that no adapter touches."""
     bare: tuple[BareParameter, ...]
     """The base parameters, in the order in which they are yielded."""
+    weight: Parameter | None = None
+    """The base weight, where it is merged in blocks of rows before it is exchanged; None where PEFT merges
+    the whole layer after."""
 
-    def parameters(self) -> list[Parameter]:
-        """Every live parameter whose value is needed, the adapters' own included, each once."""
-        if self.layer is None:
-            return [found.parameter for found in self.bare]
-        return parameters(self.layer)
+    def needed(self) -> list[Parameter]:
+        """Every live parameter whose full value is needed, each once: the base's, then the adapters'."""
+        found = {id(one.parameter): one.parameter for one in self.bare}
+        if self.layer is not None:
+            others = parameters(self.layer) if self.weight is None else active_parameters(self.layer)
+            found.update({id(live): live for live in others})
+        return list(found.values())
 
 
-def units(model: Module) -> list[Unit]:
-    """The units of a model in the order of its base parameters."""
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """Units whose small parameters travel together."""
+
+    units: list[Unit] = field(default_factory=list)
+    small: dict[int, Parameter] = field(default_factory=dict)
+    """Parameters that the pack of this chapter carries, by ``id``."""
+
+
+def units(bare: Iterable[BareParameter]) -> list[Unit]:
+    """Units in the order of the base parameters, each of which is given once."""
     planned: list[Unit] = []
-    for found in bare_parameters(model):
+    for found in bare:
         layer = found.tuners[0] if found.tuners else None
         if layer is not None and planned and planned[-1].layer is layer:
-            planned[-1] = Unit(layer, (*planned[-1].bare, found))
+            last = planned[-1]
+            planned[-1] = Unit(layer, (*last.bare, found), last.weight)
         else:
-            planned.append(Unit(layer, (found,)))
+            planned.append(Unit(layer, (found,), weight_by_rows(layer) if layer is not None else None))
     return planned
 
 
-def metadata(planned: Sequence[Unit], sharding: Sharding) -> list[ParamMeta]:
-    """Name, dtype and full shape of every base parameter in a plan, in its order."""
-    return [
-        ParamMeta(found.name, found.parameter.dtype, sharding.shape(found.parameter))
-        for unit in planned
-        for found in unit.bare
-    ]
+def chapters(planned: Sequence[Unit], sharding: Sharding, budget: Budget) -> list[Chapter]:
+    """Group units so that a pack stays within the budget, or carries one unit's."""
+    grouped: list[Chapter] = []
+    carried = 0
+    for unit in planned:
+        small = {id(live): live for live in unit.needed() if _is_small(unit, live, sharding, budget)}
+        size = sum(_nbytes(live, sharding) for live in small.values())
+        if not grouped or (grouped[-1].small and carried + size > budget.pack):
+            grouped.append(Chapter())
+            carried = 0
+        grouped[-1].units.append(unit)
+        grouped[-1].small.update(small)
+        carried += size
+    return grouped
+
+
+def _is_small(unit: Unit, live: Parameter, sharding: Sharding, budget: Budget) -> bool:
+    if unit.weight is not None:
+        return (
+            live is not unit.weight
+        )  # it is merged before it travels, and the factors must be there by then
+    return _nbytes(live, sharding) <= budget.small
+
+
+def _nbytes(live: Parameter, sharding: Sharding) -> int:
+    return ParamMeta("", live.dtype, sharding.shape(live)).nbytes
+
+
+def metadata(bare: Iterable[BareParameter], sharding: Sharding) -> list[ParamMeta]:
+    """Name, dtype and full shape of base parameters, in their order."""
+    return [ParamMeta(found.name, found.parameter.dtype, sharding.shape(found.parameter)) for found in bare]

@@ -3,125 +3,149 @@
 A refusal costs a minute; a weight that is silently wrong costs a training run.
 """
 
+from collections import defaultdict
+from collections.abc import Sequence
+
 from torch.nn import Module, Parameter
 
 from harness.sync.adapters import (
     active_adapters,
+    active_parameters,
     adapters_to_merge,
     can_merge,
+    depends_on_input,
     innermost,
     is_modules_to_save,
     is_tuner_layer,
 )
 from harness.sync.errors import SyncRefused
-from harness.sync.naming import BareParameter, base_model, occurrences, peft_model
+from harness.sync.naming import BareParameter, base_model, peft_model, survey
+from harness.sync.sharding import Sharding
 
 
-def refuse_unsyncable(model: Module) -> None:
-    """Raise if a pass over the model could not yield the right weights.
+def examine(model: Module, sharding: Sharding) -> list[BareParameter]:
+    """Every place where a base parameter of a model appears, if a pass over it can yield the right weights.
 
     Raises:
         SyncRefused: the method merges into no weight, the base is quantised, the model was never given
-            storage, or an adapter sits on one half of a tied pair.
+            storage, its layout cannot be read, or an adapter sits on one half of a tied pair.
     """
-    if not isinstance(model, Module):
-        raise SyncRefused(f"expected a torch.nn.Module to read weights from, got {type(model).__name__}")
-    _refuse_prompt_methods(model)
-    found = list(occurrences(base_model(model)))
+    _refuse_adapter_configs(model)
+    found = survey(model)
     if not found:
         raise SyncRefused(f"{type(model).__name__} has no parameters: there is nothing to sync")
     for one in found:
-        _refuse_storage(one)
+        _refuse_storage(one, sharding)
         for layer in one.tuners:
-            _refuse_method(one.name, layer)
+            _refuse_layer(one.name, layer, sharding)
+    _refuse_quantised(model, found)
     _refuse_half_tied(model, found)
+    return found
 
 
-def _refuse_prompt_methods(model: Module) -> None:
+def _refuse_adapter_configs(model: Module) -> None:
     outer = peft_model(model)
     if outer is None:
         return
+    configs = outer.peft_config
     for name in active_adapters(outer):
-        config = outer.peft_config.get(name)  # type: ignore[operator, union-attr]
-        if config is not None and getattr(config, "is_prompt_learning", False):
+        config = configs.get(name)  # type: ignore[operator, union-attr]
+        if config is None:
+            known = ", ".join(sorted(configs))  # type: ignore[arg-type]
+            raise SyncRefused(
+                f"adapter {name!r} is active but the model has no adapter of that name: {known}"
+            )
+        if getattr(config, "is_prompt_learning", False):
             raise SyncRefused(
                 f"adapter {name!r} uses {config.peft_type}, which changes inputs and not weights: there is "
                 "nothing to merge into the engine's model"
             )
 
 
-def _refuse_storage(found: BareParameter) -> None:
+def _refuse_storage(found: BareParameter, sharding: Sharding) -> None:
     parameter = found.parameter
-    if parameter.is_meta and not hasattr(parameter, "ds_shape"):
-        raise SyncRefused(f"{found.name} is on the meta device: load its weights before a sync")
-    if not (parameter.dtype.is_floating_point or parameter.dtype.is_complex):
+    objection = sharding.objection(parameter)
+    if objection is not None:
+        raise SyncRefused(f"{found.name} {objection}")
+    packed = type(parameter).__name__ in ("Params4bit", "Int8Params") or hasattr(parameter, "quant_state")
+    if packed or not (parameter.dtype.is_floating_point or parameter.dtype.is_complex):
         raise SyncRefused(
             f"{found.name} holds packed {parameter.dtype} values (a quantised base): an engine would read "
             "them as weights; dequantise the base model first"
         )
 
 
-def _refuse_method(name: str, layer: Module) -> None:
-    kind = f"{type(layer).__module__.rpartition('.')[0].rpartition('.')[2]}.{type(layer).__name__}"
+def _refuse_quantised(model: Module, found: Sequence[BareParameter]) -> None:
+    base = base_model(model)
+    method = getattr(base, "quantization_method", None)
+    adapted = next((one.name for one in found if one.tuners), None)
+    if method is not None and adapted is not None:
+        raise SyncRefused(
+            f"{adapted} is adapted and its model is quantised by {method}: what a merge yields has not the "
+            "layout that the engine loads; dequantise the base model first"
+        )
+
+
+def _refuse_layer(name: str, layer: Module, sharding: Sharding) -> None:
+    kind = f"PEFT's {type(layer).__module__.split('.')[-2]}.{type(layer).__name__}"
     if getattr(layer, "quantization_backend", None) is not None:
         raise SyncRefused(f"{name} is a quantised base under {kind}: dequantise the base model first")
     if not can_merge(layer):
         raise SyncRefused(f"{name} is adapted by {kind}, whose effect cannot be merged into a weight")
     for adapter in adapters_to_merge(layer):
-        variant = getattr(layer, "lora_variant", {}).get(adapter)
-        if type(variant).__name__ in ("ArrowLinearVariant", "ALoraLinearVariant"):
+        variant = depends_on_input(layer, adapter)
+        if variant is not None:
             raise SyncRefused(
-                f"{name} is adapted by {type(variant).__name__} ({adapter!r}), which depends on the input "
-                "and cannot be merged into a weight"
+                f"{name} is adapted by {variant} ({adapter!r}), whose effect depends on the input and cannot be "
+                "merged into a weight"
             )
         biased = getattr(layer, "lora_bias", {}).get(adapter)
         if biased and innermost(layer)._parameters.get("bias") is None:  # noqa: SLF001
             raise SyncRefused(
                 f"{name}: adapter {adapter!r} trains a bias (lora_bias) and the layer it wraps has none"
             )
+    for live in active_parameters(layer):
+        objection = sharding.objection(live)
+        if objection is not None:
+            raise SyncRefused(f"an adapter of {name} {objection}")
 
 
-def _refuse_half_tied(model: Module, found: list[BareParameter]) -> None:
-    places: dict[int, list[tuple[str, frozenset[int]]]] = {}
+def _refuse_half_tied(model: Module, found: Sequence[BareParameter]) -> None:
+    places: dict[int, list[tuple[str, frozenset[int]]]] = defaultdict(list)
     for one in found:
-        places.setdefault(id(one.parameter), []).append((one.name, _adapter_of(one)))
-    for name, original in _replaced(base_model(model)):
-        places.setdefault(id(original), []).append((name, frozenset({-1})))
+        places[id(one.parameter)].append((one.name, _adapter_of(one)))
+    for name, original, trained in _stood_in_for(base_model(model)):
+        places[id(original)].append((name, frozenset({id(trained)})))
     for tied in places.values():
         adapted = [name for name, adapter in tied if adapter]
         if adapted and len({adapter for _, adapter in tied}) > 1:
-            others = [name for name, _ in tied if name not in adapted[:1]]
+            others = ", ".join(name for name, _ in tied if name != adapted[0])
             raise SyncRefused(
-                f"{adapted[0]} is adapted and tied to {', '.join(others)}, which is not adapted the same "
-                "way: an engine ties them and would differ from the trainer; adapt both "
-                "(ensure_weight_tying) or untie them"
+                f"{adapted[0]} is adapted and tied to {others}, which is not adapted the same way: an engine "
+                "ties them and would differ from the trainer; adapt both (ensure_weight_tying) or untie them"
             )
 
 
 def _adapter_of(found: BareParameter) -> frozenset[int]:
     """Which adapter parameters a place depends on; two places with the same ones stay equal."""
-    used: set[int] = set()
-    for layer in found.tuners:
-        names = adapters_to_merge(layer)
-        for attribute in layer.adapter_layer_names:  # type: ignore[union-attr]
-            held = layer._modules.get(attribute)  # noqa: SLF001
-            if held is not None:
-                entries = {**held._parameters, **held._modules}  # noqa: SLF001
-                used |= {id(entries[name]) for name in names if name in entries}
-    return frozenset(used)
+    return frozenset(id(live) for layer in found.tuners for live in active_parameters(layer))
 
 
-def _replaced(module: Module, prefix: str = "") -> list[tuple[str, Parameter]]:
-    """Original parameters that a trained copy (``modules_to_save``) stands in for."""
-    if is_modules_to_save(module):
-        if not active_adapters(module):
-            return []
-        original = module._modules["original_module"]  # noqa: SLF001
-        return [(prefix + name, live) for name, live in original.named_parameters()]  # type: ignore[union-attr]
+def _stood_in_for(module: Module, prefix: str = "") -> list[tuple[str, Parameter, Parameter]]:
+    """Original parameters for which a trained copy (``modules_to_save``) stands in, with that copy."""
     if is_tuner_layer(module):
         return []
-    replaced: list[tuple[str, Parameter]] = []
-    for name, child in module._modules.items():  # noqa: SLF001
-        if child is not None:
-            replaced += _replaced(child, f"{prefix}{name}.")
-    return replaced
+    children = module._modules  # noqa: SLF001
+    if is_modules_to_save(module):
+        copies, original = children["modules_to_save"], children["original_module"]
+        trained = copies._modules.get((active_adapters(module) or [""])[0]) if copies else None  # noqa: SLF001
+        if trained is None or original is None:
+            return []
+        pairs = zip(original.named_parameters(), trained.parameters(), strict=True)
+        return [(prefix + name, live, copy) for (name, live), copy in pairs]
+    return [
+        entry
+        for name, child in children.items()
+        if child is not None
+        for entry in _stood_in_for(child, f"{prefix}{name}.")
+    ]

@@ -1,31 +1,30 @@
 """How the parameters of a model are laid out over ranks, one file per engine behind one small protocol."""
 
-from collections.abc import Sequence
 from typing import Protocol
 
-from torch import Tensor
 from torch.nn import Module, Parameter
 
 from harness.sync.errors import SyncRefused
+from harness.sync.sharding.run import Run
 from harness.sync.tree import modules, parameters
 
 
 class Sharding(Protocol):
-    """Reads the full value of parameters that live in parts."""
+    """Says what this rank holds of each parameter; exchanges nothing, changes nothing."""
 
     name: str
     """Word for this layout in messages: ``replicated``, ``zero3``, ``fsdp2``."""
 
     def shape(self, parameter: Parameter) -> tuple[int, ...]:
-        """Full shape of a parameter; no collective."""
+        """Full shape of a parameter."""
         ...
 
-    def gather(self, parameters: Sequence[Parameter]) -> list[Tensor]:
-        """Full values, each in bytes of its own on the parameter's device.
+    def run(self, parameter: Parameter) -> Run:
+        """What this rank holds of a parameter, read now: an optimizer step may move it."""
+        ...
 
-        Collective: every rank that shares the parameters calls it with the same ones in the same order. The
-        model is only read, so nothing needs restoring, whatever happens in between.
-        """
+    def objection(self, parameter: Parameter) -> str | None:
+        """Why a parameter cannot be read right, as the end of a sentence; None when it can."""
         ...
 
 
@@ -33,8 +32,11 @@ def detect(model: Module) -> Sharding:
     """The layout of a model, by its parameters.
 
     Raises:
-        SyncRefused: the layout has no back end here (FSDP1).
+        SyncRefused: this is no module, or its layout has no back end here (FSDP1).
     """
+    if not isinstance(model, Module):
+        raise SyncRefused(f"expected a torch.nn.Module to read weights from, got {type(model).__name__}")
+    from harness.sync.sharding.fsdp2 import Fsdp2
     from harness.sync.sharding.replicated import Replicated
     from harness.sync.sharding.zero3 import Zero3
 
@@ -44,6 +46,9 @@ def detect(model: Module) -> Sharding:
                 "the model is sharded by FSDP1 (FullyShardedDataParallel), whose flat parameters lose the "
                 "layers' own: shard it with torch.distributed.fsdp.fully_shard (FSDP2) instead"
             )
-    if any(hasattr(parameter, "ds_id") for parameter in parameters(model)):
+    found = parameters(model)
+    if any(hasattr(parameter, "ds_id") for parameter in found):
         return Zero3()
+    if any(Fsdp2.is_distributed(parameter) for parameter in found):
+        return Fsdp2()
     return Replicated()

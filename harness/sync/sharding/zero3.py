@@ -1,44 +1,48 @@
 """DeepSpeed ZeRO-3: each rank holds an equal, contiguous run of the flattened parameter, padded at the end.
 
-The shards (``ds_tensor``) are read and exchanged directly, without ``GatheredParameters``. The engine's
-bookkeeping stays as it is, so a gather works after an aborted forward (whose ``ds_active_sub_modules`` would
-fail an assertion), inside another gather of the same parameters, and with parameters that are persistent or
-gathered already: the shard is the authoritative copy in each of these states.
+The shards (``ds_tensor``) are read directly, without ``GatheredParameters``. The engine's bookkeeping stays
+as it is, so a gather works after an aborted forward (whose ``ds_active_sub_modules`` would fail an
+assertion), inside another gather of the same parameters, and with parameters that are persistent or gathered
+already: the shard is the authoritative copy in each of these states. What is changed inside an open
+``GatheredParameters`` reaches the shard, and so a sync, when that context exits.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Parameter
 
+from harness.sync.sharding.run import Run, even_bounds, whole_run
+
 
 class Zero3:
-    """Gathers each parameter over the process group that it is partitioned in."""
+    """Reads the partitions that ``zero.Init`` or ``deepspeed.initialize`` made."""
 
     name = "zero3"
 
     def shape(self, parameter: Parameter) -> tuple[int, ...]:
-        """Full shape of a parameter; no collective."""
+        """Full shape of a parameter."""
         return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
-    @torch.no_grad()
-    def gather(self, parameters: Sequence[Parameter]) -> list[Tensor]:
-        """Full values of the parameters, one all-gather each; collective over each one's group."""
-        return [self._gather_one(parameter) for parameter in parameters]
-
-    def _gather_one(self, parameter: Any) -> Tensor:
-        whole: Tensor
+    def run(self, parameter: Any) -> Run:
+        """The rank's partition without its padding."""
         if not hasattr(parameter, "ds_tensor"):  # added to the model after the engine took it over
-            whole = parameter.detach().clone()
-            return whole
-        shard: Tensor = parameter.ds_tensor.detach().to(parameter.device).view(-1)
-        ranks = dist.get_world_size(parameter.ds_process_group)
-        whole = torch.empty(shard.numel() * ranks, dtype=shard.dtype, device=shard.device)
-        if ranks == 1:
-            whole.copy_(shard)
-        else:
-            dist.all_gather_into_tensor(whole, shard, group=parameter.ds_process_group)
-        return whole[: parameter.ds_numel].view(parameter.ds_shape)
+            return whole_run(parameter)
+        shard: Tensor = parameter.ds_tensor
+        group = parameter.ds_process_group
+        rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+        bounds = even_bounds(parameter.ds_numel, ranks, shard.ds_numel)  # type: ignore[attr-defined]
+        mine = shard.detach().view(-1)[: bounds[rank + 1] - bounds[rank]]
+        return Run(mine, bounds, rank, None if ranks == 1 else group, parameter.device)
+
+    def objection(self, parameter: Any) -> str | None:
+        """Partitions that are not in memory as the values that they stand for."""
+        shard = getattr(parameter, "ds_tensor", None)
+        if shard is None:
+            return "is on the meta device: load its weights before a sync" if parameter.is_meta else None
+        if hasattr(shard, "ds_quant_scale"):
+            return "is quantised by ZeRO (zero_quantized_nontrainable_weights): its partition holds codes"
+        if shard.status.name != "AVAILABLE":
+            return "is swapped out to NVMe: a sync reads partitions from memory; offload to cpu instead"
+        return None

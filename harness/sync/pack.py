@@ -1,0 +1,86 @@
+"""Many small parameters in one exchange: norms, biases and adapters cost a round trip each otherwise.
+
+::
+
+    region of rank 0            region of rank 1
+    [run of a][run of b] …      [run of a][run of b] …      one buffer, completed by one broadcast per region
+
+Regions hold bytes, so parameters of any dtype travel together.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from harness.sync.exchange import Transfer, share
+from harness.sync.sharding.run import Run
+
+_ALIGNMENT = 16  # bytes: what any dtype may be viewed at
+
+
+class Pack:
+    """Full values of small parameters, exchanged together.
+
+    Args:
+        runs: what this rank holds, by any key; the same keys in the same order on every rank of a group.
+    """
+
+    def __init__(self, runs: Mapping[int, Run]) -> None:
+        self._runs = dict(runs)
+        by_group: dict[tuple[int, torch.device], list[int]] = defaultdict(list)
+        for key, run in self._runs.items():
+            if not run.alone:
+                by_group[id(run.group), run.device].append(key)
+        self._boxes = [_Box({key: self._runs[key] for key in keys}) for keys in by_group.values()]
+        self._box_of = {key: box for box in self._boxes for key in box.runs}
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Return when every value has arrived; ``seconds`` as for ``Transfer.wait``."""
+        for box in self._boxes:
+            box.transfer.wait(seconds)
+
+    def __contains__(self, key: int) -> bool:
+        """Whether the pack carries a parameter."""
+        return key in self._runs
+
+    def value(self, key: int) -> Tensor:
+        """The whole parameter, flat, in bytes of its own."""
+        box = self._box_of.get(key)
+        return self._runs[key].mine.clone() if box is None else box.value(key)
+
+
+class _Box:
+    """The part of a pack that one process group exchanges."""
+
+    def __init__(self, runs: dict[int, Run]) -> None:
+        self.runs = runs
+        first = next(iter(runs.values()))
+        ranks = len(first.bounds) - 1
+        self._offsets: dict[tuple[int, int], int] = {}
+        self._bounds = [0]
+        for owner in range(ranks):
+            end = self._bounds[-1]
+            for key, run in runs.items():
+                self._offsets[owner, key] = end
+                held = (run.bounds[owner + 1] - run.bounds[owner]) * run.mine.dtype.itemsize
+                end += -(-held // _ALIGNMENT) * _ALIGNMENT
+            self._bounds.append(end)
+        self._buffer = torch.empty(self._bounds[-1], dtype=torch.uint8, device=first.device)
+        for key, run in runs.items():
+            self._piece(first.rank, key).copy_(run.mine)
+        self.transfer: Transfer = share(self._buffer, first, self._bounds)
+
+    def value(self, key: int) -> Tensor:
+        run = self.runs[key]
+        whole = torch.empty(run.numel, dtype=run.mine.dtype, device=run.device)
+        for owner in range(len(run.bounds) - 1):
+            whole[run.bounds[owner] : run.bounds[owner + 1]].copy_(self._piece(owner, key))
+        return whole
+
+    def _piece(self, owner: int, key: int) -> Tensor:
+        run = self.runs[key]
+        start = self._offsets[owner, key]
+        nbytes = (run.bounds[owner + 1] - run.bounds[owner]) * run.mine.dtype.itemsize
+        return self._buffer[start : start + nbytes].view(run.mine.dtype)
