@@ -1,8 +1,7 @@
 """vLLM's own worker IPC as a subject: its ``MultiprocExecutor`` and ``collective_rpc``, without a model.
 
 The executor, its message queues and its worker loop are the released code. Only the worker's class is another, as
-vLLM allows by ``worker_cls``: one that builds the object of a factory where vLLM's would load a model, so that a pool
-is up in seconds.
+vLLM allows by ``worker_cls``: one that builds the object of a factory where vLLM's would load a model.
 """
 
 from __future__ import annotations
@@ -47,7 +46,9 @@ class BareWorker:
         """No device; only the groups by whose ranks vLLM names its processes."""
         from vllm.v1.worker.gpu_worker import init_worker_distributed_environment
 
-        os.environ["VLLM_DIST_IDENT"] = self._meeting.rpartition("/")[2].rpartition(":")[2]  # as its CPU worker
+        os.environ["VLLM_DIST_IDENT"] = self._meeting.rpartition("/")[2].rpartition(":")[
+            2
+        ]  # as its CPU worker
         init_worker_distributed_environment(
             self.vllm_config, self.rank, self._meeting, self.local_rank, "gloo"
         )
@@ -75,17 +76,16 @@ class BareWorker:
 class VllmExecutor:
     """A pool of ``tensor_parallel_size`` workers, called through ``collective_rpc``."""
 
-    patience = 5.0  # importing vLLM takes many times as long as the deadlines of the checks
+    patience = 6.0  # vLLM is imported here and, its CPU platform forbids to fork, once more in each worker
 
     def __init__(self) -> None:
         self._executor: Any = None
 
     def start(self, factory: Callable[[int], Any], size: int) -> None:
-        """Start the executor with ``size`` workers on this machine, forked, so that vLLM is imported once."""
+        """Start the executor with ``size`` workers on this machine."""
         import dill
 
         os.environ.update(
-            VLLM_WORKER_MULTIPROC_METHOD="fork",
             VLLM_HOST_IP="127.0.0.1",
             GLOO_SOCKET_IFNAME="lo",
             VLLM_LOGGING_LEVEL="ERROR",
