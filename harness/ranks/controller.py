@@ -1,16 +1,17 @@
 """The parent's side of the plugin: takes the items marked ``ranks`` and gives them to the pools."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from harness.errors import UsageError
-from harness.ranks import comparison, marker
-from harness.ranks.launch.attach import attached
-from harness.ranks.lockstep import LockstepItem
+from harness.ranks import marker
+from harness.ranks.attachment import attached
 from harness.ranks.marker import RankSpec
-from harness.ranks.pools import RankPools
+
+if TYPE_CHECKING:
+    from harness.ranks.pools import RankPools
 
 _AUDIT = "harness_ranks_audit"
 
@@ -30,9 +31,11 @@ class Controller:
             _give_up_the_terminal(config)
 
     @property
-    def pools(self) -> RankPools:
-        """The session's pools, made when first needed."""
+    def pools(self) -> "RankPools":
+        """The session's pools, made when first needed: what they import is not light."""
         if self._pools is None:
+            from harness.ranks.pools import RankPools
+
             self._pools = RankPools(self._config)
         return self._pools
 
@@ -100,6 +103,8 @@ class Controller:
     def _run(
         self, item: pytest.Item, spec: RankSpec, next_id: str | None, reports: list[pytest.TestReport]
     ) -> str | None:
+        from harness.ranks.lockstep import LockstepItem
+
         run = LockstepItem(item, spec, self.pools, reports.append)
         run.run(next_id)
         self.pools.audit.add(item.nodeid, run.leaks)
@@ -108,6 +113,8 @@ class Controller:
     def _compared(
         self, item: pytest.Item, spec: RankSpec, reused: list[pytest.TestReport]
     ) -> list[pytest.TestReport]:
+        from harness.ranks import comparison
+
         fresh: list[pytest.TestReport] = []
         with self.pools.set_aside(spec):
             self._run(item, spec, None, fresh)

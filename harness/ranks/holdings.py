@@ -5,13 +5,13 @@ found.
 """
 
 import os
+import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where the system keeps it
-_LISTEN = "0A"
 _TRACKER = "resource_tracker"
 """multiprocessing's tracker ends by itself when those who use it have ended."""
 
@@ -22,12 +22,10 @@ class Holdings:
 
     children: frozenset[str]
     """Processes started and not ended, as "pid (command)"."""
-    listening: frozenset[str]
-    """Sockets that accept connections, as "address:port"."""
-    shared_memory: frozenset[str]
-    """Segments that this process holds open by name."""
-    descriptors: int
-    """How many are open."""
+    descriptors: dict[str, int]
+    """What is open: where the descriptor leads (a socket's number, a file's path), and a descriptor."""
+    count: int
+    """How many descriptors are open."""
     device_bytes: int
     """Allocated by torch on the current CUDA device."""
 
@@ -37,11 +35,22 @@ class Holdings:
         links = _links()
         return cls(
             children=_children(),
-            listening=_listening({link[8:-1] for link in links if link.startswith("socket:[")}),
-            shared_memory=frozenset(link for link in links if link.startswith(_SHARED_MEMORY)),
-            descriptors=len(links),
+            descriptors={link: number for number, link in links},
+            count=len(links),
             device_bytes=_device_bytes(),
         )
+
+    def listening_since(self, before: "Holdings") -> list[str]:
+        """Sockets that accept connections and did not exist before, as "address:port"."""
+        new = [number for link, number in self._new(before) if link.startswith("socket:")]
+        return sorted(filter(None, map(_listens, new)))
+
+    def shared_memory_since(self, before: "Holdings") -> list[str]:
+        """Segments that are held open by name and were not before."""
+        return sorted(link for link, _ in self._new(before) if link.startswith(_SHARED_MEMORY))
+
+    def _new(self, before: "Holdings") -> list[tuple[str, int]]:
+        return [(link, number) for link, number in self.descriptors.items() if link not in before.descriptors]
 
 
 def command_of(pid: int | str) -> str:
@@ -61,12 +70,12 @@ def command_of(pid: int | str) -> str:
         return ""
 
 
-def _links() -> list[str]:
-    """Where every open descriptor leads."""
+def _links() -> list[tuple[int, str]]:
+    """Every open descriptor and where it leads."""
     found = []
     for number in _listdir("/proc/self/fd"):
         try:
-            found.append(os.readlink(f"/proc/self/fd/{number}"))  # noqa: PTH115 - hot
+            found.append((int(number), os.readlink(f"/proc/self/fd/{number}")))  # noqa: PTH115 - hot
         except OSError:  # the descriptor of the listing itself
             continue
     return found
@@ -76,7 +85,9 @@ def _children() -> frozenset[str]:
     found = set()
     for task in _listdir("/proc/self/task"):
         try:
-            pids = Path(f"/proc/self/task/{task}/children").read_text().split()
+            descriptor = os.open(f"/proc/self/task/{task}/children", os.O_RDONLY)
+            pids = os.read(descriptor, 1 << 16).decode().split()
+            os.close(descriptor)
         except OSError:  # the thread has just ended
             continue
         for pid in pids:
@@ -86,25 +97,18 @@ def _children() -> frozenset[str]:
     return frozenset(found)
 
 
-def _listening(inodes: set[str]) -> frozenset[str]:
-    found = set()
-    for table in ("tcp", "tcp6"):
-        try:
-            lines = Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]
-        except OSError:
-            continue
-        for line in lines:
-            fields = line.split()
-            if fields[3] == _LISTEN and fields[9] in inodes:
-                found.add(_address(fields[1]))
-    return frozenset(found)
-
-
-def _address(field: str) -> str:
-    host, port = field.split(":")
-    if len(host) == 8:
-        return ".".join(str(byte) for byte in reversed(bytes.fromhex(host))) + f":{int(port, 16)}"
-    return f"[{host}]:{int(port, 16)}"
+def _listens(descriptor: int) -> str:
+    """The address at which a socket accepts connections; empty when it does not, or is gone."""
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as one:
+            if one.family not in {socket.AF_INET, socket.AF_INET6}:
+                return ""
+            if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                return ""
+            host, port = one.getsockname()[:2]
+            return f"{host}:{port}"
+    except OSError:
+        return ""
 
 
 def _device_bytes() -> int:

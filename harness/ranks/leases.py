@@ -28,7 +28,7 @@ _SLACK_BYTES = 64 << 20
 """Contexts of other programs come and go."""
 
 
-class NoDevice(HarnessError):  # noqa: N818 - it reads as a sentence
+class NoDevice(HarnessError):
     """No device became free in time; the message names who holds each."""
 
 

@@ -85,10 +85,10 @@ class Fingerprint:
         now, then = self.held, before.held
         found = [f"process {name} left running" for name in sorted(now.children - then.children)]
         found += [f"thread {name!r} left running" for name in sorted(self.threads - before.threads)]
-        found += [f"socket left listening on {where}" for where in sorted(now.listening - then.listening)]
-        found += [f"shared memory {name} left" for name in sorted(now.shared_memory - then.shared_memory)]
-        if now.descriptors > then.descriptors + _MANY_DESCRIPTORS:
-            found.append(f"{now.descriptors - then.descriptors} file descriptors left open")
+        found += [f"socket left listening on {where}" for where in now.listening_since(then)]
+        found += [f"shared memory {name} left" for name in now.shared_memory_since(then)]
+        if now.count > then.count + _MANY_DESCRIPTORS:
+            found.append(f"{now.count - then.count} file descriptors left open")
         if now.device_bytes > then.device_bytes + _MANY_DEVICE_BYTES:
             found.append(f"{now.device_bytes - then.device_bytes} bytes of device memory left allocated")
         return found

@@ -1,6 +1,5 @@
 """pytest hooks that run one item on several ranks; nothing heavy is imported, the work is elsewhere."""
 
-import os
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +7,7 @@ import pytest
 
 from harness.errors import UsageError
 from harness.ranks import marker
+from harness.ranks.attachment import attached, attached_rank
 from harness.ranks.outcome import RankOutcome
 
 if TYPE_CHECKING:
@@ -65,12 +65,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    if "TORCHELASTIC_RUN_ID" not in os.environ or config.option.collectonly:
+    if not attached() or attached_rank() == 0 or config.option.collectonly:
         return None
-    from harness.ranks.launch.attach import attached, attached_rank, serve
+    from harness.ranks.launch.attach import serve
 
-    if not attached() or attached_rank() == 0:
-        return None
     serve()
     return 0
 

@@ -26,7 +26,7 @@ _COLLECT_GRACE_S = 5.0
 """Collecting takes longer on one rank than on another."""
 
 
-class PoolNotStarted(HarnessError):  # noqa: N818 - it reads as a sentence
+class PoolNotStarted(HarnessError):
     """The ranks could not be started; the message says which rank, and what it said."""
 
 

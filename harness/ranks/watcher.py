@@ -30,12 +30,15 @@ class PhaseWatcher:
         self._warnings: list[dict[str, Any]] = []
         self._pristine: Fingerprint | None = None
         self._before: Fingerprint | None = None
+        self._after: Fingerprint | None = None
+        """Taken when the item before had ended: nothing of ours runs between two items."""
         self._wider_fixtures = False
         self.begin_phase()
 
     def enter(self) -> None:
         """An item begins."""
-        self._before = Fingerprint.take()
+        self._before = self._after or Fingerprint.take()
+        self._after = None
         self._pristine = self._pristine or self._before
         self._wider_fixtures = False
 
@@ -58,10 +61,11 @@ class PhaseWatcher:
                 Else it must be that before this item, unless fixtures of a wider scope came or went with it.
         """
         found = Leftovers()
+        self._after = Fingerprint.take()
         if nothing_alive and self._pristine is not None:
-            found = Fingerprint.take().since(self._pristine)
+            found = self._after.since(self._pristine)
         elif not self._wider_fixtures and self._before is not None:
-            found = Fingerprint.take().since(self._before)
+            found = self._after.since(self._before)
         broken = sticky_device_error()
         if broken:
             found.changes.append(broken)

@@ -20,7 +20,8 @@ RECORDER = """
 
     def pytest_runtest_logreport(report):
         line = {
-            "id": report.nodeid, "when": report.when, "outcome": report.outcome, "text": report.longreprtext,
+            "id": report.nodeid, "when": report.when, "outcome": report.outcome,
+            "text": report.longreprtext,
             "ranks": [r.as_data() for r in getattr(report, "ranks", [])], "duration": report.duration,
             "properties": report.user_properties, "sections": report.sections,
             "wasxfail": getattr(report, "wasxfail", None), "worker": os.environ.get("PYTEST_XDIST_WORKER", ""),
@@ -166,7 +167,7 @@ def start_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     for one in started:
         if one.process.poll() is None:
             one.process.kill()
-            one.process.wait()
+        one.process.communicate()
 
 
 @pytest.fixture(scope="session")

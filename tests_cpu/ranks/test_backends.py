@@ -1,4 +1,4 @@
-"""Backends and devices: gloo, NCCL, or rank 0 of any world size in one process; a skip with the reason elsewhere."""
+"""Backends and devices: gloo, NCCL, rank 0 of any world size in one process; else a skip with the reason."""
 
 import pytest
 

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.timeout(300)
+
 SUITE = """
     import os, signal
     import psutil, pytest, torch
@@ -97,7 +99,6 @@ def cluster(monkeypatch):
     nodes.shutdown()
 
 
-@pytest.mark.timeout(180)
 def test_ray_actors_on_two_nodes_are_ranks(start_session, cluster):
     environ = {"RAY_ADDRESS": cluster.address, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     started = start_session(SUITE, "-q", "--ranks-launcher=ray", env=environ, test_plain=PLAIN)

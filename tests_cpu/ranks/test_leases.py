@@ -1,4 +1,4 @@
-"""GPU leases, with a stand-in list of devices: exclusive, without deadlock, given back when the memory is free."""
+"""GPU leases, with stand-in devices: exclusive, without deadlock, given back when the memory is free."""
 
 import multiprocessing
 import os

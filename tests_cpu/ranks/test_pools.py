@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.timeout(300)
+
 SUITE = """
     import os, subprocess, sys
     import pytest, torch
@@ -61,6 +63,15 @@ SUITE = """
             os.unlink(path)
     def test_k_then(rank): pass
 
+    def test_k_poisons_the_device(rank):
+        if rank.rank == 1:
+            torch.cuda.is_initialized = lambda: True
+            torch.cuda.memory_allocated = lambda: 0
+            def synchronize():
+                raise RuntimeError("CUDA error: device-side assert triggered")
+            torch.cuda.synchronize = synchronize
+    def test_k_poisons_then(rank): assert not torch.cuda.is_initialized()
+
     @pytest.fixture(scope="module")
     def wide(rank):
         os.environ["WIDE"] = "1"
@@ -105,6 +116,7 @@ def test_a_pool_is_reused_after_a_pass_or_a_skip_or_what_a_living_fixture_change
         ("test_h_changes_the_default_dtype", "test_h_then"),
         ("test_i_leaves_a_socket", "test_i_then"),
         ("test_k_leaves_shared_memory", "test_k_then"),
+        ("test_k_poisons_the_device", "test_k_poisons_then"),
     ],
 )
 def test_a_pool_is_replaced_after(inner, first, then):
@@ -122,14 +134,6 @@ def test_what_was_left_behind_is_told_with_its_test_and_gone(inner):
     assert "_then:" not in audit
     assert inner.orphans == []
     assert inner.status == 1
-
-
-def test_audit_fail_makes_a_leak_a_failure_of_its_test(run_session):
-    inner = run_session(SUITE, "-q", "--ranks-audit=fail", "-k", "test_f or test_a")
-    assert inner.outcome("test_a1") == "passed"
-    assert inner.outcome("test_f_starts_a_process") == "error"
-    assert "the test left behind\nrank 1: process" in inner.of("test_f_starts_a_process", "teardown")["text"]
-    assert inner.outcome("test_f_then") == "passed"
 
 
 COLOURED = """
@@ -150,14 +154,22 @@ COLOURED = """
 
     def test_is_independent(rank):
         pass
+
+    def test_leaks(rank):
+        import subprocess, sys
+        if rank.rank == 1:
+            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 """
 
 
-def test_fresh_runs_every_test_on_new_processes(run_session):
-    inner = run_session(COLOURED, "-q", "--ranks-fresh")
+def test_fresh_runs_every_test_on_new_processes_and_audit_fail_makes_a_leak_a_failure(run_session):
+    inner = run_session(COLOURED, "-q", "--ranks-fresh", "--ranks-audit=fail")
     assert inner.outcome("test_one") == "passed"
     assert inner.outcome("test_passes_only_after_another") == "failed"
     assert not set(pids(inner, "test_one")) & set(pids(inner, "test_is_independent"))
+    assert inner.outcome("test_leaks") == "error"
+    assert "the test left behind\nrank 1: process" in inner.of("test_leaks", "teardown")["text"]
+    assert inner.orphans == []
 
 
 def test_compare_fails_a_test_whose_verdict_depends_on_reuse(run_session):

@@ -1,10 +1,12 @@
 """A rank is a pytest session: what pytest does in one process, it does on every rank."""
 
 import sys
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import coverage
 import pytest
+
+pytestmark = pytest.mark.timeout(300)
 
 SUITE = """
     import logging, os, warnings
@@ -192,7 +194,7 @@ def test_k_deselects(inner):
 
 
 def test_junit_xml_holds_one_case_per_item_with_the_ranks_properties(inner):
-    cases = {case.get("name"): case for case in ElementTree.parse(inner.folder / "out.xml").iter("testcase")}
+    cases = {case.get("name"): case for case in ET.parse(inner.folder / "out.xml").iter("testcase")}
     assert cases["test_sizes[ranks=2-(1,)]"].find("properties") is not None
     failure = cases["test_fails_with_a_log"].find("failure")
     assert "[rank " in failure.get("message")
@@ -251,28 +253,6 @@ def test_x_stops_after_the_first_failure_and_lf_runs_what_failed(run_session):
     assert {one["id"] for one in again.reports} == {"test_it.py::test_bad"}
     assert again.outcome("test_bad") == "passed"
     assert again.status == 0
-
-
-LIVE = """
-    import os, sys
-    import pytest
-
-    pytestmark = pytest.mark.ranks(2)
-
-    def test_prints(rank):
-        print("out of", rank.rank)
-        print("err of", rank.rank, file=sys.stderr)
-        os.write(1, f"native of {rank.rank}\\n".encode())
-        os.write(1, f"no newline from {rank.rank}".encode())
-"""
-
-
-def test_s_shows_every_line_at_once_with_its_rank(run_session):
-    inner = run_session(LIVE, "-s")
-    lines = inner.stdout.splitlines()
-    for rank in (0, 1):
-        for word in ("out of", "err of", "native of", "no newline from"):
-            assert any(line.endswith(f"[rank {rank}] {word} {rank}") for line in lines), (word, inner.stdout)
 
 
 BUGGY = """

@@ -1,6 +1,8 @@
-"""A test on ranks passes when every rank says so; anything else fails it, and the report says which rank and why."""
+"""A test passes when every rank says so; anything else fails it, and the report says which rank and why."""
 
 import pytest
+
+pytestmark = pytest.mark.timeout(300)
 
 SUITE = """
     import os, signal

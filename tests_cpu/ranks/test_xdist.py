@@ -1,6 +1,8 @@
-"""Under xdist every worker has pools of its own: no ports to fight over, and a crashed worker takes its ranks along."""
+"""Under xdist every worker has pools of its own: no ports, no clash, and a crash takes its ranks along."""
 
 import pytest
+
+pytestmark = pytest.mark.timeout(300)
 
 SUITE = """
     import os

@@ -107,7 +107,7 @@ class AgentsInFlight:
             if error is None:
                 reply = _translated(done.result(), self._ahead[rank])
             else:
-                failure = failure_from(rank, "raised", describe_exception(error), method=method)
+                failure = failure_from(describe_exception(error), worker=rank, kind="raised", method=method)
                 reply = Reply(failure=failure)
             self._arrived.put((rank, reply))
 

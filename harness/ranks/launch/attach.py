@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import dill
 
+from harness.ranks.attachment import attached_rank
 from harness.ranks.group import connect_to, part_of
 from harness.ranks.launch import Ranks
 from harness.ranks.launch.agent import Agent
@@ -24,16 +25,6 @@ if TYPE_CHECKING:
 
 _STOP = "stop"
 _SERVE_S = dt.timedelta(days=7)
-
-
-def attached() -> bool:
-    """Whether torchrun started this process, and it is not itself a rank of ours."""
-    return "TORCHELASTIC_RUN_ID" in os.environ and "RANK" in os.environ and "WORLD_SIZE" in os.environ
-
-
-def attached_rank() -> int:
-    """This process's rank under torchrun."""
-    return int(os.environ["RANK"])
 
 
 class AttachLauncher:

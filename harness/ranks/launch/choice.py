@@ -1,7 +1,8 @@
 """Which launcher a session uses."""
 
+from harness.ranks.attachment import attached
 from harness.ranks.launch import Launcher
-from harness.ranks.launch.attach import AttachLauncher, attached
+from harness.ranks.launch.attach import AttachLauncher
 from harness.ranks.launch.local import LocalLauncher
 
 NAMES = ("local", "ray")

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from harness.ipc import Call, WorkerPool
+from harness.ipc import Call, WorkerPool, WorkerProcess
 from harness.ranks import inquest, preload
 from harness.ranks.launch.terminal import Terminal
 from harness.ranks.session import RankFactory
@@ -104,7 +104,7 @@ class LocalRanks:
             process.wait(max(0.0, until - time.monotonic()))
             process.kill()
             process.wait(TERMINATE_S)
-            found[rank].exit_status = process.status()
+            found[rank].exit_status = _exit_status(process)
             found[rank].output = self.output_of(rank)
         return found
 
@@ -138,6 +138,14 @@ class LocalRanks:
             for descriptor in descriptors:
                 os.close(descriptor)
         self._captured.clear()
+
+
+def _exit_status(process: WorkerProcess) -> int | None:
+    """Of a process that has ended: the fork server, its parent, tells it a moment after the kernel does."""
+    until = time.monotonic() + TERMINATE_S
+    while process.exitcode is None and time.monotonic() < until:
+        time.sleep(0.005)  # the pipe on which the server tells it is multiprocess's own
+    return process.exitcode
 
 
 def _whole(descriptor: int) -> str:
