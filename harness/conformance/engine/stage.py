@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Self
 from harness.conformance.engine import checkpoint
 from harness.conformance.engine.scoring import Mismatch
 from harness.conformance.engine.trainers import trainers
-from harness.errors import HarnessError
 from harness.subjects.vllm import Layout, Server, log_tail, start
 from harness.subjects.vllm_client import Completion, Unreachable
 
@@ -48,9 +47,9 @@ class Stage:
     _versions: int = 0
 
     def server(self, trainer: SyncScenario, layout: Layout, start: Callable[..., Server] = start) -> Server:
-        """A healthy server of the scenario's base model, one that runs if it fits."""
+        """A server of the scenario's base model: the one that runs, in whatever state, or a fresh and healthy one."""
         wanted = (trainer.model, trainer.dtype, layout)
-        if self._server is None or self._served != wanted or not _is_fit(self._server):
+        if self._server is None or self._served != wanted:
             self.drop_server()
             self._started += 1
             model = self.folder / f"{trainer.model}-{trainer.dtype}"
@@ -64,11 +63,6 @@ class Stage:
         return self._server
 
     @property
-    def running(self) -> Server | None:
-        """The server that runs, whatever its state."""
-        return self._server
-
-    @property
     def log(self) -> Path | None:
         """The log of the latest server; None before the first."""
         return self.folder / f"server-{self._started}.log" if self._started else None
@@ -76,6 +70,11 @@ class Stage:
     def log_tail(self) -> str:
         """The end of that log."""
         return log_tail(self.log) if self.log else "no server was started"
+
+    def drop_unfit_server(self) -> None:
+        """End the server if it does not answer or is paused: what one check left must not be the next one's fault."""
+        if self._server is not None and not _is_fit(self._server):
+            self.drop_server()
 
     def drop_server(self) -> None:
         """End the server; the next one is fresh."""
@@ -134,20 +133,12 @@ class EngineCell:
     subject: Callable[..., Server] = start
     evidence: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.stage.drop_unfit_server()
+
     @property
     def server(self) -> Server:
         return self.stage.server(self.scenario.trainer, self.scenario.layout, self.subject)
-
-    @property
-    def server_as_it_is(self) -> Server:
-        """The server that runs, fit or not.
-
-        Raises:
-            HarnessError: none does.
-        """
-        if self.stage.running is None:
-            raise HarnessError("there is no server")
-        return self.stage.running
 
     @property
     def trainer(self) -> WorkerPool:

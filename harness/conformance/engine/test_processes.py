@@ -62,7 +62,7 @@ def _until_unwell(engine: EngineCell) -> tuple[float, str]:
     begun = time.monotonic()
     while True:
         try:
-            said = str(engine.server_as_it_is.client.health(seconds=2))
+            said = str(engine.server.client.health(seconds=2))
         except Unreachable as error:
             said = str(error)
         seconds = time.monotonic() - begun
