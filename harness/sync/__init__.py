@@ -5,12 +5,15 @@ the fix; both are a ``WeightSource``. The package knows nothing of pytest; DeepS
 where they are used.
 """
 
+from harness.sync.buckets import Bucket, bucketed
 from harness.sync.errors import SyncFailed, SyncRefused
 from harness.sync.full_gather import FullGatherSource
 from harness.sync.module_gather import ModuleGatherSource, SenderGatherSource
+from harness.sync.push import push
 from harness.sync.source import ParamMeta, WeightSource
 
 __all__ = [
+    "Bucket",
     "FullGatherSource",
     "ModuleGatherSource",
     "ParamMeta",
@@ -18,4 +21,6 @@ __all__ = [
     "SyncFailed",
     "SyncRefused",
     "WeightSource",
+    "bucketed",
+    "push",
 ]

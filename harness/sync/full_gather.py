@@ -55,7 +55,8 @@ class FullGatherSource:
             for live in parameters(self._model)
         }
         model = twin(self._model, whole)
-        with warnings.catch_warnings():
+        device = next(iter(whole.values())).device.type
+        with warnings.catch_warnings(), torch.autocast(device, enabled=False):
             warnings.simplefilter(
                 "ignore"
             )  # PEFT warns of adapters that are merged already; that is no fault here

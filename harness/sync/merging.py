@@ -26,7 +26,8 @@ def merge(layer: Module, tensors: Mapping[int, Tensor]) -> dict[str, Tensor]:
         Merged tensors by their path below the layer, in the base layer's order.
     """
     copy = twin(layer, tensors)
-    with warnings.catch_warnings():
+    device = next(iter(tensors.values())).device.type
+    with warnings.catch_warnings(), torch.autocast(device, enabled=False):
         warnings.simplefilter(
             "ignore"
         )  # PEFT warns of adapters that are merged already; that is no fault here

@@ -16,6 +16,7 @@ from harness.sync.adapters import (
     depends_on_input,
     innermost,
     is_modules_to_save,
+    is_tuner,
     is_tuner_layer,
 )
 from harness.sync.errors import SyncRefused
@@ -55,11 +56,18 @@ def _refuse_adapter_configs(model: Module) -> None:
             raise SyncRefused(
                 f"adapter {name!r} is active but the model has no adapter of that name: {known}"
             )
-        if getattr(config, "is_prompt_learning", False):
+        if getattr(config, "is_prompt_learning", False) or getattr(config, "is_adaption_prompt", False):
             raise SyncRefused(
                 f"adapter {name!r} uses {config.peft_type}, which changes inputs and not weights: there is "
                 "nothing to merge into the engine's model"
             )
+
+    tuner = outer._modules["base_model"]  # noqa: SLF001
+    if is_tuner(tuner) and "model" not in tuner._modules:  # type: ignore[union-attr]  # noqa: SLF001
+        raise SyncRefused(
+            f"the model is adapted by {type(tuner).__name__}, which mixes adapters by the input: there is no one "
+            "weight to give the engine"
+        )
 
 
 def _refuse_storage(found: BareParameter, sharding: Sharding) -> None:

@@ -68,6 +68,11 @@ class Round(Iterator[tuple[str, Tensor]]):
         self._runs = {id(live): sharding.run(live) for live in needed}
         self._verdict = Verdict(next((run for run in self._runs.values() if not run.alone), None))
 
+    @property
+    def agrees(self) -> bool:
+        """Whether the ranks tell each other of failures as the pass goes; not where nothing is exchanged."""
+        return self._verdict.has_peers
+
     def fail(self, error: BaseException, place: str) -> None:
         """Say that this rank's consumer has failed; call ``next`` on, until every rank has heard of it."""
         self._verdict.fail(error, place)

@@ -91,6 +91,10 @@ class RowMerger:
         """
         if not self._deltas or start >= stop:
             return
+        with torch.autocast(merged.device.type, enabled=False):  # the consumer's is not the merge's
+            self._merge_run(merged, start, stop, scratch_bytes)
+
+    def _merge_run(self, merged: Tensor, start: int, stop: int, scratch_bytes: int) -> None:
         for first, last, low, high in self._blocks(start, stop, scratch_bytes):
             if (first * self.columns, last * self.columns) == (low, high):
                 self._merge_block(merged[low - start : high - start], first, last)

@@ -26,6 +26,11 @@ class Verdict:
         self._place = ""
 
     @property
+    def has_peers(self) -> bool:
+        """Whether there is a rank to tell."""
+        return self._member is not None
+
+    @property
     def failed(self) -> bool:
         """Whether something failed on this rank."""
         return self._error is not None
