@@ -110,14 +110,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     keys = plan_of(metafunc.config).keys(check)
     metafunc.parametrize(
         check.domain,
-        [
-            pytest.param(
-                key, id=key.id, marks=[pytest.mark.ranks(key.scenario.ranks)] * bool(key.scenario.ranks)
-            )
-            for key in keys
-        ],
+        [pytest.param(key, id=key.id, marks=_ranks(key.scenario)) for key in keys],
         indirect=True,
     )
+
+
+def _ranks(scenario: Scenario) -> list[pytest.MarkDecorator]:
+    """The marker of a check whose body runs on ranks; none for one that runs in the controller."""
+    device = getattr(scenario, "device", "cpu")
+    return [pytest.mark.ranks(scenario.ranks, device=device)] if scenario.ranks else []
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -197,13 +198,20 @@ def sync(request: pytest.FixtureRequest, rank: Any, _stages: dict[str, Any]) -> 
     return SyncCell(stage, key.subject.load("sync"))
 
 
-@pytest.fixture
-def ipc(request: pytest.FixtureRequest) -> Any:
-    """The cell of an IPC check, in the controller."""
-    from harness.conformance.ipc.cell import IpcCell
+@pytest.fixture(scope="session")
+def _ipc_stage(request: pytest.FixtureRequest) -> Generator[Any]:
+    """What all IPC cells of this session share."""
+    from harness.conformance.ipc.fixtures import Stage
 
-    key: CellKey = request.param
-    return IpcCell(key.subject, key.scenario, limit=key.deadline if hasattr(key, "deadline") else 50.0)
+    stage = Stage(limit=float(request.config.getoption("timeout", None) or request.config.getini("timeout")))
+    yield stage
+    stage.close()
+
+
+@pytest.fixture
+def ipc(request: pytest.FixtureRequest, _ipc_stage: Any) -> Any:
+    """The cell of an IPC check, in the controller."""
+    return _ipc_stage.cell(request)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ hold the same weights without any exchange.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +112,8 @@ def trainer(scenario: SyncScenario) -> Trainer:
         return Trainer(model, None)
     import deepspeed
 
+    if scenario.device == "cuda":  # DeepSpeed takes its device from here; ranks may share one
+        os.environ["LOCAL_RANK"] = str(torch.cuda.current_device())
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=_zero3(scenario.dtype))
     return Trainer(engine.module, engine)

@@ -40,7 +40,7 @@ class Stage:
 
     def is_ready(self) -> bool:
         """Put the model back as it was built; False on every rank when one of them cannot. A collective."""
-        return _all_agree(self.pristine.restore(), self.scenario.world_size)
+        return _all_agree(self.pristine.restore(), self.scenario)
 
     def close(self) -> None:
         """Give the engine and its memory back."""
@@ -94,9 +94,9 @@ class SyncCell:
         return torch.equal(self.stage.trainer.forward(), self.stage.logits)
 
 
-def _all_agree(own: bool, world_size: int) -> bool:
-    if world_size == 1:
+def _all_agree(own: bool, scenario: SyncScenario) -> bool:
+    if scenario.world_size == 1:
         return own
-    votes = torch.tensor([int(own)])
+    votes = torch.tensor([int(own)], device=scenario.device)
     torch.distributed.all_reduce(votes, op=torch.distributed.ReduceOp.MIN)
     return bool(votes.item())
