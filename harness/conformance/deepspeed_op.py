@@ -9,6 +9,7 @@ a lock that the kernel gives back, and what a dead one left is cleared.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import shutil
 import signal
@@ -25,7 +26,7 @@ from harness.errors import HarnessError, UsageError
 DEADLINE = 600.0  # seconds
 NAME = "deepspeed_shm_comm"
 _VARIABLE = "TORCH_EXTENSIONS_DIR"
-_BUILD = "from harness.conformance import deepspeed_op; deepspeed_op.load()"
+_BUILD = "from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder as B; B().load(verbose=False)"
 
 
 def folder() -> Path:
@@ -64,11 +65,21 @@ def ensure_built() -> None:
 
 
 def load() -> None:
-    """Load the op into this process; processes forked from it have it without asking torch again."""
-    if os.environ.get("DS_ACCELERATOR") == "cpu":
-        from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
+    """Load the op that was built into this process and everything forked from it.
 
-        ShareMemCommBuilder().load(verbose=False)
+    DeepSpeed finds it as loaded and asks torch no more, which would run ninja and wait for its lock.
+    """
+    if os.environ.get("DS_ACCELERATOR") != "cpu" or not is_built():
+        return
+    import torch  # noqa: F401 - the op links against its libraries
+    from deepspeed.ops.op_builder.builder import OpBuilder
+
+    spec = importlib.util.spec_from_file_location(NAME, folder() / NAME / f"{NAME}.so")
+    if spec is None or spec.loader is None:
+        raise HarnessError(f"{folder() / NAME} holds no loadable build of DeepSpeed's op: remove the folder")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    OpBuilder._loaded_ops[NAME] = module  # noqa: SLF001 - where DeepSpeed looks
 
 
 def _build(place: Path) -> None:
