@@ -27,6 +27,8 @@ class Answer:
     """Every thread's stack."""
     collective: Collective | None = None
     """The last collective in torch's flight recorder; asked for when a rank was stuck."""
+    recorded: bool = False
+    """The recorder was read: no collective then means that the rank began none."""
     output: str = ""
     """What a rank that has no report had written."""
     exit_reason: str | None = None

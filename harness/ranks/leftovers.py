@@ -15,6 +15,7 @@ from typing import Any
 from harness.ranks import holdings
 
 _MAY_CHANGE = {"PYTEST_CURRENT_TEST", "COLUMNS", "LINES", "PYTEST_VERSION"}
+_MAY_CHANGE |= {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"}  # torch sets them when it first needs them
 _MANY_DESCRIPTORS = 64
 _MANY_GROUPS = 16
 """Libraries make a group or two when first used, and keep them."""
@@ -59,6 +60,15 @@ class Fingerprint:
             held=holdings.Holdings.take(),
         )
 
+    def since_all(self, before: "Fingerprint", own: Leftovers) -> Leftovers:
+        """What is different from a state before several items, with the item's own leftovers told as such."""
+        everything = self.since(before)
+        shared = "by a fixture that several tests shared, or by an earlier test"
+        return Leftovers(
+            [one if one in own.changes else f"{one} ({shared})" for one in everything.changes],
+            [one if one in own.leaks else f"{one} ({shared})" for one in everything.leaks],
+        )
+
     def since(self, before: "Fingerprint") -> Leftovers:
         """What is different."""
         return Leftovers(self._changes(before), self._leaks(before))
@@ -85,7 +95,9 @@ class Fingerprint:
         now, then = self.held, before.held
         found = [f"process {name} left running" for name in sorted(now.children - then.children)]
         found += [f"thread {name!r} left running" for name in sorted(self.threads - before.threads)]
-        found += [f"socket left listening on {where}" for where in now.listening_since(then)]
+        # A process group of gloo listens for as long as it exists, and libraries keep the groups they make.
+        kept = max(0, self.groups - before.groups)
+        found += [f"socket left listening on {where}" for where in now.listening_since(then)[kept:]]
         found += [f"shared memory {name} left" for name in now.shared_memory_since(then)]
         if now.count > then.count + _MANY_DESCRIPTORS:
             found.append(f"{now.count - then.count} file descriptors left open")

@@ -1,6 +1,6 @@
 """What a test sees of its rank: the ``rank`` fixture's value."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class Rank:
     """Where this rank's tensors belong."""
     backend: str
     """Backend of the default process group."""
-    store: "Store"
+    store: "Store" = field(repr=False)
     """A key-value store that all ranks of the pool share; prefix your keys with something of the test's
     own."""
 

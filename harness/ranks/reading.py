@@ -16,7 +16,7 @@ from harness.ranks.outcome import Status
 from harness.ranks.pool import RankPool, Round
 from harness.ranks.session import PhaseReply
 
-_COLLECTIVES_S = 1.0
+_COLLECTIVES_S = 3.0
 """For ranks that have answered already and only wait for the next request."""
 
 
@@ -57,7 +57,12 @@ class Reader:
         """Somebody was stuck: ask the others for their last collective, to say who was missing from which."""
         until = time.monotonic() + _COLLECTIVES_S
         told = self.pool.ask("last_collective", deadline=until, grace=_COLLECTIVES_S, failing=lambda _: False)
-        return [replace(answer, collective=told.values.get(answer.rank)) for answer in answers]
+        return [
+            replace(answer, collective=told.values[answer.rank], recorded=True)
+            if answer.rank in told.values
+            else answer
+            for answer in answers
+        ]
 
     def _reply(self, rank: int, reply: PhaseReply) -> Answer:
         self._replay(reply.warnings)
@@ -103,6 +108,7 @@ class Reader:
             exit_status=found.exit_status,
             stack=stacks.without_machinery(found.stack),
             collective=found.collective,
+            recorded=found.collective is not None,
             output=found.output,
         )
 

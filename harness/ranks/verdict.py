@@ -101,7 +101,7 @@ def _failure(item: pytest.Item, when: When, answers: list[Answer]) -> pytest.Tes
         _add_account(longrepr, root, f"rank {root.rank}")
     if others:
         how = "failed first" if sum(answer.failed for answer in answers) > 1 else "failed"
-        missing = missing_from({answer.rank: answer.collective for answer in answers})
+        missing = missing_from({answer.rank: answer.collective for answer in answers if answer.recorded})
         table = "\n".join([*map(_line, answers), *filter(None, [missing])])
         longrepr.addsection(f"rank {root.rank} {how}, of {len(answers)} ranks", table, "=")
     for answer in others:

@@ -62,10 +62,10 @@ class PhaseWatcher:
         """
         found = Leftovers()
         self._after = Fingerprint.take()
-        if nothing_alive and self._pristine is not None:
-            found = self._after.since(self._pristine)
-        elif not self._wider_fixtures and self._before is not None:
+        if not self._wider_fixtures and self._before is not None:
             found = self._after.since(self._before)
+        if nothing_alive and self._pristine is not None:
+            found = self._after.since_all(self._pristine, found)
         broken = sticky_device_error()
         if broken:
             found.changes.append(broken)

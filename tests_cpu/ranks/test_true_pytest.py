@@ -91,7 +91,7 @@ SUITE = """
 
     def test_capsys(rank, capsys):
         print(rank.rank)
-        assert capsys.readouterr().out == f"{rank.rank}\n"
+        assert capsys.readouterr().out == f"{rank.rank}\\n"
 
     def test_environment(rank):
         assert os.environ["RANK"] == str(rank.rank)
