@@ -150,7 +150,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     try:
         reason = key.subject.supports(key.check.domain, key.scenario)
         if reason is not None:
-            raise NotApplicable(reason)
+            properties.append((NOT_APPLICABLE, reason))
+            pyfuncitem.obj = _nothing  # a wrapper must yield to the call that it wraps
         return (yield)
     except SubjectRaised as violation:
         properties.append((VIOLATION, _as_data(violation)))
@@ -165,6 +166,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
         properties.append((EVIDENCE, getattr(cell, "evidence", {})))
         if getattr(getattr(cell, "subject", None), "triggered", False):
             properties.append((TRIGGERED, True))
+
+
+def _nothing(**_: object) -> None:
+    """The body of a check that does not apply."""
 
 
 def _as_data(violation: Violation) -> dict[str, Any]:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 EXIT_STATUS = 3
-HEIR_S = 4.0
+HEIR_S = 3.0
+"""How long the heir of a process that has exited lives."""
 HALF_BYTES = 1024 * 1024
 """Size of the reply of which one half is written."""
 _NOTABLE_BYTES = 4096

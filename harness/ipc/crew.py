@@ -94,11 +94,14 @@ class Crew:
         roots = [link.process.pid for link in asked]
         relatives = guard.families(roots)  # now, while they can still be found by descent
         unreported: list[Failure] = []
-        if grace > 0:
-            unreported = self._ask(asked, grace)
-            for link in self._living(asked):
+        able = [
+            link for link in asked if link.process.state() != "stopped"
+        ]  # the others cannot hear the question
+        if grace > 0 and able:
+            unreported = self._ask(able, grace)
+            for link in self._living(able):
                 link.process.terminate()
-            self._await_end(asked, _TERMINATE_S)
+            self._await_end(able, _TERMINATE_S)
         for link in self._living(asked):
             link.ended_by = reason
             link.process.kill()

@@ -13,7 +13,6 @@ import select
 import signal
 import socket
 import threading
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 

@@ -6,6 +6,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -75,8 +76,7 @@ def mutant(*, intended: str, kind: Kind, scenario: str, report: str = "") -> Cal
     """
 
     def declare(run: Run) -> Run:
-        family = run.__module__.rpartition(".")[2]
-        name = f"{family}/{run.__name__.lower().replace('_', '-')}"
+        name = _name(run)
         _mutants.append(Mutant(name, report, intended, kind, scenario, f"{run.__module__}:{run.__name__}"))
         return run if inspect.isclass(run) else _noting(run)
 
@@ -97,13 +97,18 @@ def control(*, scenarios: tuple[str, ...]) -> Callable[[Run], Run]:
     """Declare the decorated subject to be a control; its docstring says what is unusual about it."""
 
     def declare(run: Run) -> Run:
-        family = run.__module__.rpartition(".")[2]
         why = (run.__doc__ or "").strip()
-        name = f"{family}/{run.__name__.lower().replace('_', '-')}"
-        _controls.append(Control(name, why, f"{run.__module__}:{run.__name__}", scenarios))
+        _controls.append(Control(_name(run), why, f"{run.__module__}:{run.__name__}", scenarios))
         return run
 
     return declare
+
+
+def _name(run: Callable[..., Any]) -> str:
+    """``family/name-in-small-letters``; a family may fill several modules, ``ipc`` and ``ipc_lives``."""
+    family = run.__module__.rpartition(".")[2].partition("_")[0]
+    words = re.sub(r"(?<!^)(?=[A-Z])", "-", run.__name__).replace("_", "-")
+    return f"{family}/{words.lower()}"
 
 
 def mutants(family: str = "") -> list[Mutant]:

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ _STACK_S = 0.5
 """How long a stuck process gets to write down where it stands."""
 SETTLE_S = 3.0
 """How long helpers of an interpreter that has ended (resource trackers, fork servers) may take to notice."""
+_ABORT_S = 0.5
+"""How soon an abort is heeded."""
 _TAIL_BYTES = 3000
 
 
@@ -53,13 +56,16 @@ class Outcome:
         return next((note[key] for note in reversed(self.notes) if key in note), None)
 
 
-def perform(arguments: dict[str, Any], deadline: float, settle: float = SETTLE_S) -> Outcome:
+def perform(
+    arguments: dict[str, Any], deadline: float, settle: float = SETTLE_S, abort: threading.Event | None = None
+) -> Outcome:
     """Run :mod:`harness.conformance.ipc.actor` with ``arguments`` and see it, and all that it started, to its end.
 
     Args:
         arguments: what to act; see the actor.
         deadline: seconds until it is killed.
         settle: seconds until who is still there counts as left behind.
+        abort: when it is set, the act is killed at once.
     """
     mark = uuid.uuid4().hex
     outcome = Outcome()
@@ -82,8 +88,7 @@ def perform(arguments: dict[str, Any], deadline: float, settle: float = SETTLE_S
                 env={**os.environ, leftovers.MARK: mark, "TMPDIR": str(temporary)},
             )
         try:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                outcome.status = actor.wait(deadline)
+            outcome.status = _await_end(actor, begun + deadline, abort or threading.Event())
             outcome.seconds = round(time.monotonic() - begun, 3)
             if outcome.status is None:
                 actor.send_signal(signal.SIGUSR1)
@@ -102,3 +107,10 @@ def perform(arguments: dict[str, Any], deadline: float, settle: float = SETTLE_S
                 json.loads(line) for line in notes.read_text().splitlines() if line.endswith("}")
             ]
     return outcome
+
+
+def _await_end(actor: subprocess.Popen[bytes], until: float, abort: threading.Event) -> int | None:
+    while (left := until - time.monotonic()) > 0 and not abort.is_set():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return actor.wait(min(left, _ABORT_S))
+    return None

@@ -24,6 +24,11 @@ class Leftover:
     state: str
     command: str
 
+    @property
+    def is_helper(self) -> bool:
+        """Whether it is an interpreter's resource tracker, which only stays for others that do."""
+        return "resource_tracker" in self.command
+
     def __str__(self) -> str:
         return f"pid {self.pid} ({self.state}): {self.command}"
 

@@ -119,7 +119,7 @@ def act_heir_stays(trial: Trial) -> None:
     since="0.1",
 )
 def test_stopped(ipc: IpcCell) -> None:
-    ipc.act(act_stopped, deadline=16)
+    ipc.act(act_stopped)
 
 
 def act_stopped(trial: Trial) -> None:

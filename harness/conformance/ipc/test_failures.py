@@ -229,7 +229,7 @@ def _fail_and_go_on(trial: Trial, *faults: str) -> None:
         before = bench.pids() if hasattr(bench.subject, "pids") else None
         for fault in faults:
             trial.evidence(borne=borne)
-            bench.told_of("suffer", fault, ONE)
+            bench.told_of("suffer", fault, ONE, f"during {fault}")
             bench.still_answers(fault)
             if before is not None and bench.pids() != before:
                 raise Violation(

@@ -84,13 +84,21 @@ class Trial:
     def pool(
         self, size: int = SIZE, factory: Callable[[int], Any] = Victim, needs: Sequence[str] = ()
     ) -> Iterator[Bench]:
-        """A pool that is started, and closed afterwards; else as :meth:`bench`."""
+        """A pool that is started, and closed afterwards; else as :meth:`bench`.
+
+        A violation is noted before the close, which may hang because of what came before it.
+        """
         bench = self.bench(size, needs)
         bench.start(factory)
         try:
             yield bench
-        finally:
-            bench.close()
+        except BaseException as error:
+            if isinstance(error, Violation):
+                self._note(first={"kind": str(error.kind), "message": error.message})
+            with contextlib.suppress(Violation):
+                bench.close()
+            raise
+        bench.close()
 
     def saw(self, subject: Any) -> None:
         """Note when a mutant's faulty code has run."""
@@ -121,10 +129,13 @@ class Bench:
             self._trial.saw(self.subject)
 
     def close(self) -> None:
-        """Close it; that must come to an end."""
+        """Close it; that must come to an end, and not raise."""
         self._trial.saw(self.subject)
         self._trial.step("close")
-        self.subject.close()
+        try:
+            self.subject.close()
+        except Exception as error:
+            raise Violation(Kind.RAISED, f"close raised {_brief(error)}") from error
 
     def call(self, method: str, *args: Any, timeout: float = CALL_S) -> list[Any]:
         """A call that has to succeed."""
@@ -158,6 +169,7 @@ class Bench:
         """A call that has to raise; what it raised."""
         self._trial.step(f"call {method} {args[:1]}, which must fail")
         timeout *= self._trial.patience
+        self._asked.append(args[-1] if args else method)
         begun = time.monotonic()
         try:
             values = self.subject.call(method, *args, timeout=timeout)
