@@ -36,7 +36,7 @@ def _copy_module(
     known = modules.get(id(module))
     if known is not None:
         return known
-    copy = module.__class__.__new__(module.__class__)
+    copy: Module = object.__new__(module.__class__)  # not the class's own, which FSDP2 replaces
     modules[id(module)] = copy
     state = {name: _copy_attribute(name, value) for name, value in module.__dict__.items()}
     state["_parameters"] = {
