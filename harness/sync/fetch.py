@@ -57,6 +57,10 @@ class Fetch:
             self._wholes[id(live)] = whole
             self._transfer += transfer
 
+    def settle(self, seconds: float) -> None:
+        """Let what is on its way arrive, for nobody."""
+        self._transfer.wait(seconds)
+
     def finish(self, seconds: float | None) -> list[tuple[str, Tensor]]:
         """Names and values of the unit's base parameters, once they have arrived; none where not received."""
         self._transfer.wait(seconds)

@@ -41,6 +41,10 @@ class Pack:
         for box in self._boxes:
             box.transfer.wait(seconds)
 
+    def settle(self, seconds: float) -> None:
+        """Let what is on its way arrive, for nobody."""
+        self.wait(seconds)
+
     def __contains__(self, key: int) -> bool:
         """Whether the pack carries a parameter."""
         return key in self._runs

@@ -26,6 +26,7 @@ from harness.sync.plan import Chapter, Unit
 from harness.sync.sharding import Sharding
 from harness.sync.verdict import Verdict
 
+_SETTLING = 30.0  # seconds for each exchange that was on its way when a pass was given up
 _STATUS = -1  # key of the status bytes in a pack; never an id
 
 
@@ -91,14 +92,35 @@ class Round(Iterator[tuple[str, Tensor]]):
                     raise StopIteration
                 self._ready.extend(self._ahead.popleft()[1].finish(self._seconds))
         except RuntimeError as error:  # what torch.distributed raises
+            self._packs.clear()
             self._abandon()
             raise SyncFailed(f"the exchange with the other ranks broke off: {error}") from error
         except SyncFailed:
-            self._abandon()
+            self.close()
             raise
         name, tensor = self._ready.popleft()
         self._lent = tensor.nbytes
         return name, tensor
+
+    def close(self) -> None:
+        """Give the pass up. What is on its way arrives first, so that nothing of it meets the next pass.
+
+        Every rank closes after the same yield; with a peer that does not, the wait ends after the limit.
+        """
+        limit = _SETTLING if self._seconds is None else self._seconds
+        on_its_way: list[Pack | Fetch] = [*self._packs, *(fetch for _, fetch in self._ahead)]
+        self._packs.clear()
+        self._abandon()
+        for each in on_its_way:
+            try:
+                each.settle(limit)
+            except RuntimeError:  # a peer is gone, and with it all that it would have sent
+                return
+
+    def __del__(self) -> None:
+        """A loop that was left by ``break`` closes nothing by itself."""
+        if hasattr(self, "_ahead"):
+            self.close()
 
     def _abandon(self) -> None:
         self._steps.clear()
