@@ -32,9 +32,12 @@ class Background:
             self._error = error
 
     def check(self) -> None:
-        """Raise what the call has raised, if it has ended so."""
-        if self._error is not None:
-            raise self._error
+        """Raise ``TransferFailed`` if the call has failed."""
+        error = self._error
+        if isinstance(error, TransferFailed):
+            raise error
+        if error is not None:
+            raise TransferFailed(f"{self._what}: {type(error).__name__}: {error}") from error
 
     def join(self, seconds: float) -> None:
         """Wait for the end of the call.

@@ -212,3 +212,14 @@ def test_a_control_plane_that_fails_at_the_finish_is_heard_at_once_and_the_engin
     assert_serves(engine, tensors(1.0))
     del engine.finish
     assert_next_succeeds(engine)
+
+
+def test_a_control_plane_that_breaks_in_a_way_of_its_own_is_told_in_its_own_words(engine):
+    def breaks():
+        raise RuntimeError("not what the protocol knows")
+
+    engine.finish = breaks
+    with pytest.raises(TransferFailed, match="finish: RuntimeError: not what the protocol knows"):
+        sender(engine, ListSource(tensors(2.0))).sync("2")
+    del engine.finish
+    assert_next_succeeds(engine)
