@@ -220,10 +220,18 @@ def zoo(
 def list_(
     what: Annotated[Listing, typer.Argument(help="What to list.")],
     full: Annotated[bool, typer.Option("--full", help="Scenarios beyond the default set too.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Checks as the text of docs/spec.md.")] = False,
 ) -> None:
     """List checks, subjects or scenarios."""
     from harness import listing
 
+    if markdown:
+        from harness.conformance.spec import markdown as spec
+
+        if what is not Listing.checks:
+            raise UsageError("--markdown is for checks: harness list checks --markdown")
+        typer.echo(spec(), nl=False)
+        return
     match what:
         case Listing.checks:
             table = listing.checks()
