@@ -1,0 +1,1 @@
+"""Records of benchmark runs: committed baselines of bytes, and what differs from them."""
