@@ -29,7 +29,9 @@ class Engine:
 class Ray:
     """``ray.remote`` actors. The cluster is started once in a process and ends with it, as people keep it."""
 
-    patience = 4.0
+    start_s = 60.0
+    patience = 2.0
+    alone = True
 
     @staticmethod
     def supports(scenario: Any) -> str | None:

@@ -47,7 +47,7 @@ class Director:
     """Gives the orders for a subject in a scenario."""
 
     def __init__(self, subject: Subject, scenario: IpcScenario, limit: float) -> None:
-        """Look at the subject's patience.
+        """Look at what the subject declares.
 
         Args:
             subject: the implementation under test.
@@ -55,7 +55,10 @@ class Director:
             limit: seconds that no act may exceed, however patient the subject asks to be.
         """
         self.subject, self.scenario, self._limit = subject, scenario, limit
-        self._patience = float(getattr(subject.load("ipc"), "patience", 1.0))
+        declared = subject.load("ipc")
+        self.alone = bool(getattr(declared, "alone", False))
+        self._patience = float(getattr(declared, "patience", 1.0))
+        self._start_s = float(getattr(declared, "start_s", 0.0))
 
     def order(
         self, play: Callable[[Trial], None], deadline: float = DEADLINE_S, settle: float = SETTLE_S
@@ -65,7 +68,7 @@ class Director:
             self.subject.targets["ipc"],
             self.scenario.id,
             f"{play.__module__}:{play.__qualname__}",
-            min(deadline * self._patience, self._limit),
+            min(self._start_s + deadline * self._patience, self._limit),
             settle,
         )
 
@@ -116,8 +119,10 @@ class Ahead:
             if len(self._under_way) >= 2 * self._width:
                 return
 
-    def outcomes(self, orders: Iterable[Order]) -> list[Outcome]:
-        """How each of these ended; performed now unless that has begun."""
+    def outcomes(self, orders: Iterable[Order], *, alone: bool = False) -> list[Outcome]:
+        """How each of these ended; performed now unless that has begun, one after the other if ``alone``."""
+        if alone:
+            return [order.performed(self._abort) for order in orders]
         begun = [self._begin(order) for order in orders]
         ended = [future.result() for future in begun]
         for order in orders:

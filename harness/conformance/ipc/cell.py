@@ -13,6 +13,7 @@ from harness.ipc.failure import describe_exit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from harness.conformance.ipc.ahead import Order
     from harness.conformance.ipc.disposable import Outcome
     from harness.conformance.ipc.trial import Trial
 
@@ -50,14 +51,14 @@ class IpcCell:
             play: a function of a module; it runs in a process of its own.
             deadline: seconds, multiplied by the subject's patience.
         """
-        (outcome,) = self._ahead.outcomes([self._director.order(play, deadline)])
+        (outcome,) = self._perform([self._director.order(play, deadline)])
         self._judge(outcome)
 
     def act_each(self, plays: dict[str, Play], deadline: float = DEADLINE_S) -> None:
         """Have several performed, each as by :meth:`act`, and report every one that fails."""
         orders = [self._director.order(play, deadline) for play in plays.values()]
         failed: dict[str, Violation] = {}
-        for label, outcome in zip(plays, self._ahead.outcomes(orders), strict=True):
+        for label, outcome in zip(plays, self._perform(orders), strict=True):
             try:
                 self._judge(outcome)
             except Violation as violation:
@@ -69,7 +70,7 @@ class IpcCell:
 
     def act_to_death(self, play: Play, deadline: float = DEADLINE_S) -> Outcome:
         """Have ``play`` performed, which ends its own process by SIGKILL; nobody may outlive it by 5 seconds."""
-        (outcome,) = self._ahead.outcomes([self._director.order(play, deadline, ORPHANS_S)])
+        (outcome,) = self._perform([self._director.order(play, deadline, ORPHANS_S)])
         if outcome.status != -signal.SIGKILL or outcome.last("doomed") is None:
             self._judge(outcome)
             raise HarnessError("the act ended before it had killed its process")
@@ -77,6 +78,9 @@ class IpcCell:
         if outcome.left:
             self._blame_leftovers(outcome, f"lost its owner by SIGKILL {ORPHANS_S:g} s ago")
         return outcome
+
+    def _perform(self, orders: list[Order]) -> list[Outcome]:
+        return self._ahead.outcomes(orders, alone=self._director.alone)
 
     def _note(self, outcome: Outcome) -> None:
         for note in outcome.notes:

@@ -32,7 +32,7 @@ class Stage:
         """The cell of the item that asks."""
         key: CellKey = request.param
         director = self._director(key)
-        if not key.check.smoke:
+        if not (key.check.smoke or director.alone):
             items = request.session.items
             self._ahead.foresee(self._orders(items[items.index(request.node) :]))
         return IpcCell(director, self._ahead, lambda: self._sound.add(key.subject.name))
@@ -51,5 +51,7 @@ class Stage:
             if key is None or key.check.smoke or key.subject.name not in self._sound:
                 continue
             with contextlib.suppress(HarnessError):
-                if key.subject.supports("ipc", key.scenario) is None and key.scenario.missing() is None:
-                    yield from Scout(self._director(key)).hear(item.function)  # type: ignore[attr-defined]
+                applies = key.subject.supports("ipc", key.scenario) is None and key.scenario.missing() is None
+                director = self._director(key)
+                if applies and not director.alone:
+                    yield from Scout(director).hear(item.function)  # type: ignore[attr-defined]

@@ -21,7 +21,9 @@ class IpcSubject(Protocol):
       in the scenario ``spawn`` only;
     - ``pids() -> list[int]``: process ids of the workers, in worker order;
     - ``post(method, *args)``: a call that nobody waits for;
-    - ``patience: float``: by how much deadlines are multiplied, for a subject that takes long to start;
+    - ``start_s: float``: seconds that starting takes, on top of a check's own deadline;
+    - ``patience: float``: by how much the deadlines of calls are multiplied;
+    - ``alone: bool``: true for a subject that fills the machine, of which no two are started side by side;
     - ``supports(scenario) -> str | None`` (static): why a scenario cannot be run.
     """
 

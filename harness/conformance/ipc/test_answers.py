@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from harness.conformance.check import check
-from harness.conformance.ipc.trial import CALL_S, SIZE
+from harness.conformance.ipc.trial import SIZE
 from harness.conformance.verdict import Kind, Violation
 
 if TYPE_CHECKING:
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from harness.conformance.ipc.trial import Trial
 
 LARGE_BYTES = 64 * 1024 * 1024
-THREADS, TURNS = 4, 25
+LARGE_S = 15.0
+THREADS, TURNS, THREADS_S = 4, 25, 10.0
 VALUES: tuple[Any, ...] = (
     None,
     True,
@@ -88,7 +89,7 @@ def act_order(trial: Trial) -> None:
     since="0.1",
 )
 def test_large(ipc: IpcCell) -> None:
-    ipc.act(act_large, deadline=40)
+    ipc.act(act_large, deadline=LARGE_S + 10)
 
 
 def act_large(trial: Trial) -> None:
@@ -102,7 +103,7 @@ def act_large(trial: Trial) -> None:
             except Violation as violation:
                 outcomes[turn] = violation
 
-        _together(ask, 2, CALL_S * 2)
+        _together(ask, 2, LARGE_S * trial.patience)
         for outcome in outcomes:
             if isinstance(outcome, Violation):
                 raise outcome
@@ -117,7 +118,7 @@ def act_large(trial: Trial) -> None:
     reports=("trl's pipe server",),
 )
 def test_threads(ipc: IpcCell) -> None:
-    ipc.act(act_threads, deadline=20)
+    ipc.act(act_threads, deadline=THREADS_S + 5)
 
 
 def act_threads(trial: Trial) -> None:
@@ -137,7 +138,7 @@ def act_threads(trial: Trial) -> None:
                     wrong.append(Violation(Kind.STALE, f"thread {thread} asked {token[:2]} and got {got}"))
                     return
 
-        _together(ask, THREADS, CALL_S)
+        _together(ask, THREADS, THREADS_S * trial.patience)
         trial.evidence(threads=THREADS, calls=THREADS * TURNS, wrong=len(wrong))
         if wrong:
             raise wrong[0]
