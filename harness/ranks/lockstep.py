@@ -113,7 +113,7 @@ class LockstepItem:
     def _clean_up(self, pool: RankPool) -> None:
         """Let the ranks that still live tear down, for a moment. What they say is not a cause any more."""
         started = time.time()
-        pool.ask("teardown", None, deadline=time.monotonic() + self.grace, grace=self.grace)
+        pool.ask_survivors("teardown", None, seconds=self.grace)
         over = [Answer(rank, "passed", time.monotonic()) for rank in range(self.spec.processes)]
         self.log(verdict(self.item, "teardown", over, started))
 

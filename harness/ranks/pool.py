@@ -109,8 +109,25 @@ class RankPool:
             ended=self.ranks.end(late) if late else {},
         )
 
+    def ask_survivors(self, method: str, *args: Any, seconds: float) -> Round:
+        """Ask once more the ranks that are left when others have ended; bounded, and nothing is expected of
+        it.
+
+        Args:
+            method: Method of ``RankSession``.
+            args: Its arguments.
+            seconds: How long each of them may take.
+        """
+        try:
+            self.ranks.replace_ended()
+        except HarnessError:  # then nobody can be asked any more
+            return Round()
+        return self.ask(
+            method, *args, deadline=time.monotonic() + seconds, grace=seconds, failing=lambda _: False
+        )
+
     def surplus(self, known: frozenset[str]) -> dict[str, str]:
-        """Tests that a rank collected and the parent did not, node id to a sentence: they would never run."""
+        """Tests that a rank collected and the parent did not: node id to a sentence."""
         return {
             node_id: f"rank {rank} collected {node_id}, and the session that runs the ranks did not"
             for rank, collected in sorted(self.collected.items(), reverse=True)

@@ -1,6 +1,5 @@
 """Turn what came back for one phase (replies, failures, evidence) into one answer per rank."""
 
-import time
 import warnings
 from dataclasses import replace
 from importlib import import_module
@@ -55,11 +54,10 @@ class Reader:
 
     def _with_collectives(self, answers: list[Answer]) -> list[Answer]:
         """Somebody was stuck: ask the others for their last collective, to say who was missing from which."""
-        until = time.monotonic() + _COLLECTIVES_S
-        told = self.pool.ask("last_collective", deadline=until, grace=_COLLECTIVES_S, failing=lambda _: False)
+        told = self.pool.ask_survivors("last_collective", seconds=_COLLECTIVES_S)
         return [
             replace(answer, collective=told.values[answer.rank], recorded=True)
-            if answer.rank in told.values
+            if answer.usable and answer.rank in told.values
             else answer
             for answer in answers
         ]

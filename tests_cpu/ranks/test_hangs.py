@@ -12,6 +12,7 @@ pytestmark = pytest.mark.timeout(300)
 
 SUITE = """
     import os, signal, subprocess, sys
+    from pathlib import Path
     import pytest, torch
     import torch.distributed as dist
 
@@ -58,6 +59,17 @@ SUITE = """
 
     def test_teardown_with_a_collective_after_a_failure_on_one_rank(rank, collective_in_teardown):
         assert rank.rank == 0
+
+    @pytest.fixture
+    def outside(rank):
+        file = Path(os.environ["RECORD"]).parent / f"outside{rank.rank}"
+        file.touch()
+        yield
+        file.unlink()
+
+    def test_teardown_of_survivors(rank, outside):
+        if rank.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def test_teardown_with_a_collective_after_a_mixed_hang(rank, collective_in_teardown):
         assert rank.rank == 0
@@ -110,7 +122,7 @@ def test_a_deadline_by_marker_ends_the_ranks_and_says_who_is_missing(inner):
     assert [one["status"] for one in report["ranks"]] == ["passed", "stuck"]
     text = report["text"]
     assert text.startswith("rank 1 of 2 was stuck during call at ")
-    assert "test_it.py:11 in all_reduce" in text
+    assert "test_it.py:12 in all_reduce" in text
     assert "It was ended at the deadline of 2 s (pytest-timeout)." in text
     assert "Missing from collective #1 all_reduce on default_pg: rank 0 (which began none)." in text
     assert 2 <= report["duration"] < 10
@@ -156,6 +168,12 @@ def test_a_collective_in_a_teardown_does_not_deadlock_after_a_failure(inner):
     mixed = "test_teardown_with_a_collective_after_a_mixed_hang"
     assert inner.statuses(mixed) == ["stuck", "raised"]
     assert inner.of(mixed, "teardown")["duration"] < 5
+
+
+def test_the_ranks_that_are_left_tear_down_when_another_has_died(inner):
+    assert inner.statuses("test_teardown_of_survivors") == ["passed", "died"]
+    assert not (inner.folder / "outside0").exists()
+    assert (inner.folder / "outside1").exists()
 
 
 def test_a_teardown_that_hangs_is_an_error_of_its_own(inner):

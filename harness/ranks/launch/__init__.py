@@ -66,6 +66,9 @@ class Ranks(Protocol):
     def end(self, ranks: Iterable[int]) -> dict[int, Evidence]:
         """Question ranks that do not answer, then SIGTERM, then SIGKILL them and all that they started."""
 
+    def replace_ended(self) -> None:
+        """Put idle processes in the place of ended ones where the others could not be asked without them."""
+
     def output_of(self, rank: int) -> str:
         """What a rank that is gone had written since the last ``mark``."""
 

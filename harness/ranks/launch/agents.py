@@ -69,6 +69,9 @@ class AgentRanks:
             for rank, evidence in found.items()
         }
 
+    def replace_ended(self) -> None:
+        """Every agent is asked by itself."""
+
     def output_of(self, rank: int) -> str:
         """What the rank had written."""
         written: str = self._agents[rank].call("output").result(_ANSWER_S)

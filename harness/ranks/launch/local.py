@@ -108,6 +108,13 @@ class LocalRanks:
             found[rank].output = self.output_of(rank)
         return found
 
+    def replace_ended(self) -> None:
+        """A pool of ``harness.ipc`` sends nothing to anybody while a worker is missing."""
+        for index, process in enumerate(self._workers.workers):
+            if not process.alive:
+                with starting_conditions(self.settings):
+                    self._workers.restart(index)
+
     def output_of(self, rank: int) -> str:
         """What pytest had captured, then what went past pytest (crash reports, native code)."""
         parts = [_whole(descriptor) for descriptor in self._captured.get(rank, [])]
