@@ -110,8 +110,7 @@ class RankPool:
         )
 
     def ask_survivors(self, method: str, *args: Any, seconds: float) -> Round:
-        """Ask once more the ranks that are left when others have ended; bounded, and nothing is expected of
-        it.
+        """Ask once more the ranks that are left when others have ended; nothing is expected of it.
 
         Args:
             method: Method of ``RankSession``.
