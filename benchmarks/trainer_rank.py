@@ -206,20 +206,23 @@ def _bare_gather(model: Any) -> Iterable[tuple[str, Any]]:
 
 
 class _Wire:
-    """Counts the bytes that this rank puts on the wire, at the functions of torch.distributed that send."""
+    """Counts the bytes that this rank puts on the wire, where torch and DeepSpeed are called to send."""
 
     FUNCTIONS = ("broadcast", "isend", "all_gather_single", "all_gather_into_tensor", "gather")
 
     def __init__(self) -> None:
         self.sent = 0
-        self._kept: dict[str, Any] = {}
+        self._kept: list[tuple[Any, str, Any]] = []
 
     def __enter__(self) -> Self:
         import torch.distributed as dist
+        from deepspeed import comm
 
-        self._kept = {name: getattr(dist, name) for name in self.FUNCTIONS if hasattr(dist, name)}
-        for name, function in self._kept.items():
-            setattr(dist, name, self._counting(name, function))
+        for module in (dist, comm):
+            for name in self.FUNCTIONS:
+                if hasattr(module, name):
+                    self._kept.append((module, name, getattr(module, name)))
+                    setattr(module, name, self._counting(name, getattr(module, name)))
         return self
 
     def _counting(self, name: str, function: Any) -> Any:
@@ -235,7 +238,5 @@ class _Wire:
         return counting
 
     def __exit__(self, *_: object) -> None:
-        import torch.distributed as dist
-
-        for name, function in self._kept.items():
-            setattr(dist, name, function)
+        for module, name, function in self._kept:
+            setattr(module, name, function)

@@ -47,7 +47,7 @@ class Fetch:
         self._wholes: dict[int, Tensor | None] = {}
         self._transfer = Transfer()
         self._received = delivery.receives(runs[id(unit.bare[0].parameter)])
-        for live in unit.needed():
+        for live in unit.needed:
             if id(live) in pack:
                 continue
             merging = self._merging() if live is unit.weight else None
@@ -67,7 +67,7 @@ class Fetch:
         if self._verdict.failed or not self._received:
             return []
         values: dict[int, Tensor] = {}
-        for live in self._unit.needed():
+        for live in self._unit.needed:
             flat = self._wholes.pop(id(live), None)
             values[id(live)] = (flat if flat is not None else self._pack.value(id(live))).view(
                 self._sharding.shape(live)
@@ -106,7 +106,7 @@ class Fetch:
         assert weight is not None
         factors = {
             id(live): self._pack.value(id(live)).view(self._sharding.shape(live))
-            for live in self._unit.needed()
+            for live in self._unit.needed
             if live is not weight and id(live) in self._pack
         }
         return RowMerger(layer, factors, self._sharding.shape(weight))

@@ -30,13 +30,8 @@ class Unit:
     """The base weight, where it is merged in blocks of rows before it is exchanged; None where PEFT merges
     the whole layer after."""
 
-    def needed(self) -> list[Parameter]:
-        """Every live parameter whose full value is needed, each once: the base's, then the adapters'."""
-        found = {id(one.parameter): one.parameter for one in self.bare}
-        if self.layer is not None:
-            others = parameters(self.layer) if self.weight is None else active_parameters(self.layer)
-            found.update({id(live): live for live in others})
-        return list(found.values())
+    needed: tuple[Parameter, ...] = ()
+    """Every live parameter whose full value is needed, each once: the base's, then the adapters'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +45,24 @@ class Chapter:
 
 def units(bare: Iterable[BareParameter]) -> list[Unit]:
     """Units in the order of the base parameters, each of which is given once."""
-    planned: list[Unit] = []
+    grouped: list[tuple[Module | None, list[BareParameter]]] = []
     for found in bare:
         layer = found.tuners[0] if found.tuners else None
-        if layer is not None and planned and planned[-1].layer is layer:
-            last = planned[-1]
-            planned[-1] = Unit(layer, (*last.bare, found), last.weight)
+        if layer is not None and grouped and grouped[-1][0] is layer:
+            grouped[-1][1].append(found)
         else:
-            planned.append(Unit(layer, (found,), weight_by_rows(layer) if layer is not None else None))
-    return planned
+            grouped.append((layer, [found]))
+    return [_unit(layer, tuple(members)) for layer, members in grouped]
+
+
+def _unit(layer: Module | None, bare: tuple[BareParameter, ...]) -> Unit:
+    needed = {id(one.parameter): one.parameter for one in bare}
+    if layer is None:
+        return Unit(None, bare, None, tuple(needed.values()))
+    weight = weight_by_rows(layer)
+    others = parameters(layer) if weight is None else active_parameters(layer)
+    needed.update({id(live): live for live in others})
+    return Unit(layer, bare, weight, tuple(needed.values()))
 
 
 def chapters(planned: Sequence[Unit], sharding: Sharding, budget: Budget) -> list[Chapter]:
@@ -66,7 +70,7 @@ def chapters(planned: Sequence[Unit], sharding: Sharding, budget: Budget) -> lis
     grouped: list[Chapter] = []
     carried = 0
     for unit in planned:
-        small = {id(live): live for live in unit.needed() if _is_small(unit, live, sharding, budget)}
+        small = {id(live): live for live in unit.needed if _is_small(unit, live, sharding, budget)}
         size = sum(_nbytes(live, sharding) for live in small.values())
         if not grouped or (grouped[-1].small and carried + size > budget.pack):
             grouped.append(Chapter())

@@ -3,7 +3,7 @@
 A refusal costs a minute; a weight that is silently wrong costs a training run.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from torch.nn import Module, Parameter
@@ -119,10 +119,15 @@ def _refuse_layer(name: str, layer: Module, sharding: Sharding) -> None:
 
 
 def _refuse_half_tied(model: Module, found: Sequence[BareParameter]) -> None:
+    stand_ins = _stood_in_for(base_model(model))
+    count = Counter(id(one.parameter) for one in found) + Counter(
+        id(original) for _, original, _ in stand_ins
+    )
     places: dict[int, list[tuple[str, frozenset[int]]]] = defaultdict(list)
     for one in found:
-        places[id(one.parameter)].append((one.name, _adapter_of(one)))
-    for name, original, trained in _stood_in_for(base_model(model)):
+        if count[id(one.parameter)] > 1:
+            places[id(one.parameter)].append((one.name, _adapter_of(one)))
+    for name, original, trained in stand_ins:
         places[id(original)].append((name, frozenset({id(trained)})))
     for tied in places.values():
         adapted = [name for name, adapter in tied if adapter]

@@ -65,7 +65,7 @@ class Round(Iterator[tuple[str, Tensor]]):
         self._ahead: deque[tuple[int, Fetch]] = deque()
         self._ready: deque[tuple[str, Tensor]] = deque()
         self._lent = 0
-        needed = (live for chapter in planned for unit in chapter.units for live in unit.needed())
+        needed = (live for chapter in planned for unit in chapter.units for live in unit.needed)
         self._runs = {id(live): sharding.run(live) for live in needed}
         self._verdict = Verdict(next((run for run in self._runs.values() if not run.alone), None))
 
