@@ -32,6 +32,7 @@ class Ray:
     start_s = 60.0
     patience = 2.0
     alone = True
+    native_transport = True
 
     @staticmethod
     def supports(scenario: Any) -> str | None:

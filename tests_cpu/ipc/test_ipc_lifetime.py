@@ -14,22 +14,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ended import all_gone, gone
 
 from harness.faults import Victim
 from harness.ipc import PoolClosed, WorkerFailed, WorkerPool
-
-
-def gone(pid):
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
-def all_gone(pids, seconds):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if all(map(gone, pids)):
-            return True
-        time.sleep(0.02)  # there is no event for the end of a stranger's process
-    return False
 
 
 def run(script, *arguments, **options):
@@ -74,7 +62,14 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("end", ENDS)
+# What the guard does does not depend on how the workers came to be: all ends under one start method, the hardest under
+# the others.
+OWNERS = [("fork", end) for end in ENDS] + [
+    (method, "killed with a stopped worker") for method in ("spawn", "forkserver")
+]
+
+
+@pytest.mark.parametrize(("start_method", "end"), OWNERS)
 def test_no_worker_grandchild_or_shared_memory_outlives_its_owner(start_method, end):
     owner = run(OWNER.replace("{then}", ENDS[end]), start_method, stderr=subprocess.DEVNULL)
     pids = [int(word) for word in owner.stdout.readline().split()]

@@ -20,7 +20,7 @@ from harness.faults import Effect, Victim
 from harness.ipc import WorkerFailed, WorkerPool
 
 SIZE = 2
-SCHEDULES = int(os.environ.get("HARNESS_SCHEDULES", "60"))
+SCHEDULES = int(os.environ.get("HARNESS_SCHEDULES", "40"))
 SHARES = {"fork": 0.6, "forkserver": 0.3, "spawn": 0.1}
 FAILS = [fault.name for fault in faults.with_effect(Effect.FAILS)]
 DIES = [fault.name for fault in faults.with_effect(Effect.DIES)]

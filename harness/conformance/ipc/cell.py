@@ -58,12 +58,20 @@ class IpcCell:
         """Have several performed, each as by :meth:`act`, and report every one that fails."""
         orders = [self._director.order(play, deadline) for play in plays.values()]
         failed: dict[str, Violation] = {}
+        reasons: list[NotApplicable] = []
         for label, outcome in zip(plays, self._perform(orders), strict=True):
             try:
                 self._judge(outcome)
             except Violation as violation:
                 failed[label] = violation
-            self.evidence[label] = str(failed.get(label, "passed"))
+                self.evidence[label] = violation.message
+            except NotApplicable as reason:
+                reasons.append(reason)
+                self.evidence[label] = f"not applicable: {reason}"
+            else:
+                self.evidence[label] = "passed"
+        if len(reasons) == len(plays):
+            raise reasons[0]
         if failed:
             (label, first), *_ = failed.items()
             raise Violation(first.kind, f"{len(failed)} of {len(plays)}: {label}: {first.message}")

@@ -24,6 +24,8 @@ class IpcSubject(Protocol):
     - ``start_s: float``: seconds that starting takes, on top of a check's own deadline;
     - ``patience: float``: by how much the deadlines of calls are multiplied;
     - ``alone: bool``: true for a subject that fills the machine, of which no two are started side by side;
+    - ``native_transport: bool``: true when replies do not pass through Python's own pipes or sockets, so that no
+      fault can cut one in half;
     - ``supports(scenario) -> str | None`` (static): why a scenario cannot be run.
     """
 

@@ -55,6 +55,7 @@ def act_segfault(trial: Trial) -> None:
 
 
 def act_half_written(trial: Trial) -> None:
+    trial.require_python_transport()
     _die_in_call(trial, "half-written")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.conformance.ipc.subject import prepare, require
-from harness.conformance.verdict import Kind, Violation
+from harness.conformance.verdict import Kind, NotApplicable, Violation
 from harness.faults import Victim
 
 if TYPE_CHECKING:
@@ -55,6 +55,11 @@ class Trial:
         self.patience = float(getattr(subject_class, "patience", 1.0))
         self._subject_class = subject_class
         self._note = note
+
+    def require_python_transport(self) -> None:
+        """Refuse to cut in half what does not pass through Python's pipes."""
+        if getattr(self._subject_class, "native_transport", False):
+            raise NotApplicable("the subject's replies do not pass through Python's pipes or sockets")
 
     def step(self, text: str) -> None:
         """Note what comes next; the last step is what a hang is blamed on."""
