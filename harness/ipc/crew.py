@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING
 
 from harness.ipc import guard
-from harness.ipc.envelope import NOTHING, Kind
 from harness.ipc.errors import WorkerFailed
 from harness.ipc.failure import describe_exception, failure_from
 from harness.ipc.link import Link
@@ -65,17 +64,12 @@ class Crew:
             hello.abandon()
 
     def _launch(self, index: int, hello: Call) -> None:
-        board = self._board
         try:
             process = WorkerProcess(self._recipe, index)
         except OSError as error:
             told = failure_from(describe_exception(error), worker=index, kind="raised", method="start")
             raise WorkerFailed("start", [told], hello.size) from error
-        link = Link(process)
-        with board.exchange.lock:
-            board.links[index : index + 1] = [link]
-            board.exchange.attach(link)
-        board.submit(link, Kind.BUILD, hello, self._factory)
+        self._board.adopt(Link(process), hello, self._factory)
 
     def end(self, links: Sequence[Link], *, grace: float, reason: str) -> list[Failure]:
         """Ask, wait, terminate, kill, reap. None of the processes is left when this returns.
@@ -94,9 +88,8 @@ class Crew:
         roots = [link.process.pid for link in asked]
         relatives = guard.families(roots)  # now, while they can still be found by descent
         unreported: list[Failure] = []
-        able = [
-            link for link in asked if link.process.state() != "stopped"
-        ]  # the others cannot hear the question
+        # One that is stopped cannot hear the question; there is no use in waiting for its answer.
+        able = [link for link in asked if link.process.state() != "stopped"]
         if grace > 0 and able:
             unreported = self._ask(able, grace)
             for link in self._living(able):
@@ -111,9 +104,7 @@ class Crew:
 
     def _ask(self, links: Sequence[Link], grace: float) -> list[Failure]:
         farewell = self._board.expect("close", [link.index for link in links])
-        for link in links:
-            link.asked_to_stop = True
-            self._board.submit(link, Kind.CLOSE, farewell, NOTHING)
+        self._board.dismiss(links, farewell)
         self._await_end(links, grace)
         while farewell.wait(0):
             pass

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from harness.ipc.call import Call
     from harness.ipc.process import StartMethod, WorkerProcess
 
+_DROPPED_S = 1.0
+"""Grace for the workers of a pool that nobody closed."""
+
 _open_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
 
 
@@ -226,15 +229,13 @@ class WorkerPool:
             if self._closed:
                 return
             self._closed = True
-            self._board.close_calls("the pool was closed before it answered")
+            self._board.close_calls()
         with self._replacing:
             try:
-                unreported = self._crew.end(
-                    self._board.links, grace=grace, reason="was ended by pool.close()"
-                )
+                unreported = self._crew.end(self._board.links, grace=grace, reason="was ended by close()")
             finally:
                 with self._board.exchange.lock:
-                    self._board.close_calls("the pool was closed before it answered")
+                    self._board.close_calls()
                     self._board.exchange.close()
                 _open_pools.discard(self)
         for failure in unreported:
@@ -252,8 +253,15 @@ class WorkerPool:
     def __del__(self) -> None:
         if getattr(self, "_closed", True) or os.getpid() != self._owner:
             return
-        warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
-        self.close(grace=1.0)
+        try:
+            warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
+        finally:
+            lock = self._board.exchange.lock
+            if lock.acquire(blocking=False):
+                lock.release()
+                self.close(grace=_DROPPED_S)
+            else:  # the collector may run in a thread that is in the middle of the pool's own work
+                threading.Thread(target=self.close, args=(_DROPPED_S,), daemon=True).start()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
@@ -270,8 +278,7 @@ class WorkerPool:
     def _require_owner(self) -> None:
         if os.getpid() != self._owner:
             raise ForeignProcess(
-                f"this pool belongs to process {self._owner}, and process {os.getpid()} was forked from it; "
-                "make a pool of your own here"
+                f"this pool belongs to process {self._owner}, from which {os.getpid()} was forked: make one of its own"
             )
 
     def _require_usable(self) -> None:
@@ -289,4 +296,4 @@ def _tell(loop: asyncio.AbstractEventLoop, settled: asyncio.Event) -> None:
 def _close_open_pools() -> None:
     for pool in list(_open_pools):
         if pool._owner == os.getpid():  # noqa: SLF001 - ours
-            pool.close(grace=1.0)
+            pool.close(grace=_DROPPED_S)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.ipc.call import Call
-from harness.ipc.envelope import Kind, Outgoing
+from harness.ipc.envelope import NOTHING, Kind, Outgoing
 from harness.ipc.exchange import Exchange
 from harness.ipc.failure import Failure
 
@@ -42,12 +42,22 @@ class Switchboard:
             self._calls[call.id] = call
         return call
 
-    def submit(self, link: Link, kind: Kind, call: Call, parcel: Parcel) -> None:
-        """Send one worker its part of an expected call."""
+    def adopt(self, link: Link, call: Call, factory: Parcel) -> None:
+        """Take up a worker that has been started; what it gets to read first is how to build its object."""
         with self.exchange.lock:
-            if not link.ended:
-                link.outbox.append(Outgoing(kind, call.id, parcel))
-                self.exchange.send([link])
+            self.links[link.index : link.index + 1] = [link]
+            self.exchange.attach(link)
+            link.outbox.append(Outgoing(Kind.BUILD, call.id, factory))
+            self.exchange.send([link])
+
+    def dismiss(self, links: Iterable[Link], call: Call) -> None:
+        """Ask workers to stop when they have done what they were asked before."""
+        with self.exchange.lock:
+            asked = [link for link in links if not link.ended]
+            for link in asked:
+                link.asked_to_stop = True
+                link.outbox.append(Outgoing(Kind.CLOSE, call.id, NOTHING))
+            self.exchange.send(asked)
 
     def send(self, method: str, parcels: Sequence[Parcel]) -> Call:
         """Send one request to every worker. With a dead worker in the pool nobody is asked: the call has failed."""
@@ -115,11 +125,12 @@ class Switchboard:
             self._give_up(call, silent)
             self._settled(call)
 
-    def close_calls(self, message: str) -> None:
+    def close_calls(self) -> None:
         """Let every reply that any call still waits for fail as ``closed``. Under the lock."""
         for call in list(self._calls.values()):
             for index in call.owing():
-                failure = Failure(worker=index, kind="closed", method=call.method, message=message)
+                said = "the pool was closed before it answered"
+                failure = Failure(worker=index, kind="closed", method=call.method, message=said)
                 call.arrive(index, failure)
             self._settled(call)
         self.exchange.notify()

@@ -213,3 +213,24 @@ def test_a_worker_that_somebody_else_has_reaped_is_still_a_dead_worker(start_met
         assert "another part of this program has reaped it" in failures[0].message
         pool.restart(1)
         assert pool.call("answer", 2) == [(0, 2), (1, 2)]
+
+
+def test_a_call_that_another_thread_makes_during_a_restart_never_meets_a_worker_without_its_object(pool):
+    strange = []
+    over = threading.Event()
+
+    def ask():
+        while not over.is_set():
+            try:
+                if pool.call("answer", 1) != [(0, 1), (1, 1), (2, 1)]:
+                    strange.append("wrong answer")
+            except WorkerFailed as error:
+                strange.extend(f.headline() for f in error.failures if f.kind not in {"died", "unsent"})
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    for _ in range(4):
+        pool.restart(1)
+    over.set()
+    thread.join(60)
+    assert strange == []
