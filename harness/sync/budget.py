@@ -31,8 +31,8 @@ class Budget:
 
     @property
     def chunk(self) -> int:
-        """What a rank that only sends copies of its shard at once; two are held at most."""
-        return max(self.largest // 16, 1 << 14)
+        """What a rank that only sends copies of its shard at once; three are held at most."""
+        return max(self.largest // 24, 1 << 14)
 
     def scratch(self, held: int) -> int:
         """What a merge may allocate at once, while so many bytes of yielded and fetched tensors are held."""

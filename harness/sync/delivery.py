@@ -63,7 +63,6 @@ class ToOneRank:
 
     def __init__(self, receiver: int) -> None:
         self.receiver = receiver
-        self._spaces: list[Tensor | None] = [None, None]
 
     def receives(self, run: Run) -> bool:
         """The receiver; where nothing is sharded, by its rank in the default group."""
@@ -91,21 +90,14 @@ class ToOneRank:
     def _send(self, run: Run, merge: Merge | None, cuts: Sequence[int]) -> Transfer:
         assert run.group is not None
         last = Transfer()
-        for place, (low, high) in enumerate(_pieces(run.start, run.stop, cuts)):
+        for low, high in _pieces(run.start, run.stop, cuts):
             piece = run.mine[low - run.start : high - run.start]
             if merge is not None:
-                piece = self._copy(piece, place % 2)
+                piece = piece.clone()
                 merge(piece, low, high)
             last.wait()
             last = send([piece], self.receiver, run.group)
         return last
-
-    def _copy(self, piece: Tensor, place: int) -> Tensor:
-        """A copy in one of two spaces that are used in turn: while one is merged, the other is on its way."""
-        space = self._spaces[place]
-        if space is None or space.dtype is not piece.dtype or space.numel() < piece.numel():
-            space = self._spaces[place] = torch.empty_like(piece)
-        return space[: piece.numel()].copy_(piece)
 
 
 def _pieces(start: int, stop: int, cuts: Sequence[int]) -> list[tuple[int, int]]:

@@ -1,7 +1,5 @@
 """One unit on its way: started when there is room for it, finished when the consumer wants it."""
 
-from collections.abc import Mapping
-
 from torch import Tensor
 
 from harness.sync.budget import Budget
@@ -12,7 +10,6 @@ from harness.sync.pack import Pack
 from harness.sync.plan import Unit
 from harness.sync.rows import RowMerger, cuts
 from harness.sync.sharding import Sharding
-from harness.sync.sharding.run import Run
 from harness.sync.verdict import Verdict
 
 
@@ -22,7 +19,6 @@ class Fetch:
     Args:
         unit: what to fetch.
         pack: the complete pack of the unit's chapter.
-        runs: what this rank holds of every parameter, by ``id``.
         sharding: layout of the model.
         delivery: who is given the large tensors.
         budget: what may be held.
@@ -34,7 +30,6 @@ class Fetch:
         self,
         unit: Unit,
         pack: Pack,
-        runs: Mapping[int, Run],
         *,
         sharding: Sharding,
         delivery: Delivery,
@@ -46,12 +41,12 @@ class Fetch:
         self._scratch = scratch
         self._wholes: dict[int, Tensor | None] = {}
         self._transfer = Transfer()
-        self._received = delivery.receives(runs[id(unit.bare[0].parameter)])
+        self._received = delivery.receives(sharding.run(unit.bare[0].parameter))
         for live in unit.needed:
             if id(live) in pack:
                 continue
             merging = self._merging() if live is unit.weight else None
-            run = runs[id(live)]
+            run = sharding.run(live)
             pieces = cuts(sharding.shape(live), run.mine.dtype.itemsize, budget.chunk)
             whole, transfer = delivery.start(run, merging, pieces)
             self._wholes[id(live)] = whole

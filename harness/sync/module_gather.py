@@ -46,7 +46,7 @@ class ModuleGatherSource:
         """Start a fresh pass with a limit for each wait on a peer; None leaves it to the process group."""
         bare = each_once(examine(self._model, self._sharding))
         budget = Budget(max(meta.nbytes for meta in metadata(bare, self._sharding)))
-        planned = chapters(units(bare), self._sharding, budget)
+        planned = chapters(units(bare, self._sharding), self._sharding, budget)
         return Round(planned, self._sharding, self._delivery(), budget, seconds)
 
     def _delivery(self) -> Delivery:

@@ -30,6 +30,8 @@ class Unit:
     """The base weight, where it is merged in blocks of rows before it is exchanged; None where PEFT merges
     the whole layer after."""
 
+    nbytes: int = 0
+    """Bytes of the base parameters, whole."""
     needed: tuple[Parameter, ...] = ()
     """Every live parameter whose full value is needed, each once: the base's, then the adapters'."""
 
@@ -43,7 +45,7 @@ class Chapter:
     """Parameters that the pack of this chapter carries, by ``id``."""
 
 
-def units(bare: Iterable[BareParameter]) -> list[Unit]:
+def units(bare: Iterable[BareParameter], sharding: Sharding) -> list[Unit]:
     """Units in the order of the base parameters, each of which is given once."""
     grouped: list[tuple[Module | None, list[BareParameter]]] = []
     for found in bare:
@@ -52,17 +54,18 @@ def units(bare: Iterable[BareParameter]) -> list[Unit]:
             grouped[-1][1].append(found)
         else:
             grouped.append((layer, [found]))
-    return [_unit(layer, tuple(members)) for layer, members in grouped]
+    return [_unit(layer, tuple(members), sharding) for layer, members in grouped]
 
 
-def _unit(layer: Module | None, bare: tuple[BareParameter, ...]) -> Unit:
+def _unit(layer: Module | None, bare: tuple[BareParameter, ...], sharding: Sharding) -> Unit:
+    nbytes = sum(_nbytes(one.parameter, sharding) for one in bare)
     needed = {id(one.parameter): one.parameter for one in bare}
     if layer is None:
-        return Unit(None, bare, None, tuple(needed.values()))
+        return Unit(None, bare, None, nbytes, tuple(needed.values()))
     weight = weight_by_rows(layer)
     others = parameters(layer) if weight is None else active_parameters(layer)
     needed.update({id(live): live for live in others})
-    return Unit(layer, bare, weight, tuple(needed.values()))
+    return Unit(layer, bare, weight, nbytes, tuple(needed.values()))
 
 
 def chapters(planned: Sequence[Unit], sharding: Sharding, budget: Budget) -> list[Chapter]:

@@ -27,6 +27,7 @@ from harness.sync.sharding import Sharding
 from harness.sync.verdict import Verdict
 
 _SETTLING = 30.0  # seconds for each exchange that was on its way when a pass was given up
+_SENT_AHEAD = 2  # units whose last piece a rank that only sends may have on its way
 _STATUS = -1  # key of the status bytes in a pack; never an id
 
 
@@ -66,8 +67,8 @@ class Round(Iterator[tuple[str, Tensor]]):
         self._ready: deque[tuple[str, Tensor]] = deque()
         self._lent = 0
         needed = (live for chapter in planned for unit in chapter.units for live in unit.needed)
-        self._runs = {id(live): sharding.run(live) for live in needed}
-        self._verdict = Verdict(next((run for run in self._runs.values() if not run.alone), None))
+        runs = (sharding.run(live) for live in needed)
+        self._verdict = Verdict(next((run for run in runs if not run.alone), None))
 
     @property
     def agrees(self) -> bool:
@@ -139,7 +140,7 @@ class Round(Iterator[tuple[str, Tensor]]):
             elif step.unit is not None:
                 if step.opens_chapter:
                     self._open_pack()
-                self._ahead.append((self._nbytes(step.unit), self._fetch(step.unit)))
+                self._ahead.append((step.unit.nbytes, self._fetch(step.unit)))
             else:
                 self._send_pack(Chapter())
                 self._open_pack()
@@ -147,19 +148,18 @@ class Round(Iterator[tuple[str, Tensor]]):
     def _has_room(self, unit: Unit | None) -> bool:
         if unit is None:
             return True
-        run = self._runs[id(unit.bare[0].parameter)]
-        if run.alone or not self._delivery.receives(run):
+        run = self._sharding.run(unit.bare[0].parameter)
+        if run.alone:
             return False
-        return self._held() + self._nbytes(unit) <= self._budget.window
+        if not self._delivery.receives(run):
+            return len(self._ahead) < _SENT_AHEAD
+        return self._held() + unit.nbytes <= self._budget.window
 
     def _held(self) -> int:
         return self._lent + sum(size for size, _ in self._ahead)
 
-    def _nbytes(self, unit: Unit) -> int:
-        return sum(self._runs[id(found.parameter)].nbytes for found in unit.bare)
-
     def _send_pack(self, chapter: Chapter) -> None:
-        runs = {key: self._runs[key] for key in chapter.small}
+        runs = {key: self._sharding.run(live) for key, live in chapter.small.items()}
         status = self._verdict.run()
         if status is not None:
             runs[_STATUS] = status
@@ -171,12 +171,11 @@ class Round(Iterator[tuple[str, Tensor]]):
         self._verdict.judge(self._pack.value(_STATUS) if _STATUS in self._pack else None)
 
     def _fetch(self, unit: Unit) -> Fetch:
-        held = self._held() + self._nbytes(unit)
-        receives = self._delivery.receives(self._runs[id(unit.bare[0].parameter)])
+        held = self._held() + unit.nbytes
+        receives = self._delivery.receives(self._sharding.run(unit.bare[0].parameter))
         return Fetch(
             unit,
             self._pack,
-            self._runs,
             sharding=self._sharding,
             delivery=self._delivery,
             budget=self._budget,
