@@ -1,24 +1,25 @@
-"""Engines of two workers: one model over both (tensor parallel), and a replica in each (data parallel)."""
+"""An engine of two workers that share one model (tensor parallel 2)."""
 
 import json
 
 import pytest
 
 from harness.conformance.engine.incident import provoke
-from harness.conformance.engine.scenarios import DATA, TENSOR, EngineScenario
+from harness.conformance.engine.scenarios import TENSOR, EngineScenario
 from harness.conformance.engine.scoring import BOUND, Mismatch
 from harness.conformance.sync.scenarios import SyncScenario
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize("layout", [TENSOR, DATA], ids=str)
+@pytest.mark.parametrize("layout", [TENSOR], ids=str, scope="class")
 class TestTwoWorkers:
     @pytest.fixture
     def cell(self, on_stage, layout):
         return on_stage(EngineScenario(SyncScenario("llama", "lora", "zero3", 2, "bf16"), layout))
 
     def versions(self, cell):
+        """Of the workers that answer a collective call: those of the first replica."""
         workers = cell.server.client.collective("probe_identity").body["results"]
         return [worker["version"] for worker in sorted(workers, key=lambda worker: worker["index"])]
 
@@ -26,7 +27,7 @@ class TestTwoWorkers:
         for _ in range(2):
             cell.trainer.call("step")
             version = cell.sync()
-            assert self.versions(cell) == [version] * 2
+            assert self.versions(cell) == [version] * cell.scenario.layout.tensor_parallel
             for _ in range(2):  # replicas take turns
                 assert cell.mismatch().max <= BOUND["bf16"]
 
@@ -40,7 +41,7 @@ class TestTwoWorkers:
         incident = provoke(cell)
         assert incident.messages() == {f"engine worker {worker}: RuntimeError: a fault on purpose"}
         assert set(incident.failures) == {0, 1}
-        assert self.versions(cell) == [version] * 2
+        assert self.versions(cell) == [version] * cell.scenario.layout.tensor_parallel
         assert Mismatch.between(old, cell.scores()).max <= BOUND["bf16"]
         cell.sync()
         assert cell.mismatch().max <= BOUND["bf16"]

@@ -52,20 +52,19 @@ def _trainer(model: str, adapter: str, dtype: str) -> SyncScenario:
 
 
 def default(device: str) -> Sequence[EngineScenario]:
-    """One trainer, and every way in which an engine of two processes is spread. CPU only."""
-    if device != "cpu":
-        return []
-    return [EngineScenario(_trainer("llama", "lora", "bf16"), layout) for layout in (SINGLE, TENSOR, DATA)]
+    """One trainer, an engine of one process. CPU only: the transfer is for machines without a GPU."""
+    return [EngineScenario(_trainer("llama", "lora", "bf16"), SINGLE)] if device == "cpu" else []
 
 
 def full(device: str) -> Sequence[EngineScenario]:
-    """``default``, and every model, adapter and dtype on an engine of one process."""
+    """``default``, an engine of two processes spread either way, and every model, adapter and dtype on one."""
     if device != "cpu":
         return []
+    spread = [EngineScenario(_trainer("llama", "lora", "bf16"), layout) for layout in (TENSOR, DATA)]
     singles = [
         EngineScenario(_trainer(model, adapter, dtype))
         for model in ("llama", "tiedllama")
         for dtype in ("bf16", "fp32")
         for adapter in ("lora", "policy", "dora")
     ]
-    return [*default(device), *(each for each in singles if each not in default(device))]
+    return [*default(device), *spread, *(each for each in singles if each not in default(device))]

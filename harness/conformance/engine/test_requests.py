@@ -115,7 +115,7 @@ def test_pairing(engine: EngineCell) -> None:
 
 def _require_pairing(engine: EngineCell, failing: int) -> None:
     client = engine.server.client
-    workers = engine.scenario.layout.workers
+    replying = engine.scenario.layout.tensor_parallel  # with several replicas vLLM answers for the first
     failed = client.collective("probe_raise", str(failing), "failing", seconds=REQUEST_S)
     engine.evidence[f"failed_on_worker_{failing}"] = failed.status
     if failed.status == 200:
@@ -125,7 +125,7 @@ def _require_pairing(engine: EngineCell, failing: int) -> None:
     for turn in range(3):
         said = client.collective("probe_echo", f"turn{turn}", seconds=REQUEST_S)
         got = sorted(said.body["results"]) if said.status == 200 else [f"{said.status}: {said.body}"]
-        due = sorted(f"turn{turn}@{worker}" for worker in range(workers))
+        due = sorted(f"turn{turn}@{worker}" for worker in range(replying))
         if got != due:
             engine.evidence.update(due=due, got=got)
             raise Violation(

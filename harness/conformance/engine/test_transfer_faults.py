@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -112,19 +113,14 @@ def _with_worker(engine: EngineCell, phase: str, action: str) -> None:
     if phase == "init":
         engine.trainer.call("leave")  # so that the next transfer meets the engine anew
     fault = {"worker": engine.scenario.layout.workers - 1, "phase": phase, "action": action}
-    pids = _arm(engine, fault)
+    engine.server.client.collective("probe_arm", json.dumps(fault))
     incident = provoke(engine)
-    for pid in pids:
-        os.kill(pid, signal.SIGCONT)
+    for pid in engine.server.family():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
     require_told(engine, incident, what)
     require_old_weights(engine, old, what)
     require_recovery(engine, what)
-
-
-def _arm(engine: EngineCell, fault: dict[str, object]) -> list[int]:
-    client = engine.server.client
-    client.collective("probe_arm", json.dumps(fault))
-    return [int(worker["pid"]) for worker in client.collective("probe_identity").body["results"]]
 
 
 def _fresh(engine: EngineCell) -> list[list[float]]:
