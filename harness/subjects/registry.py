@@ -52,7 +52,10 @@ _BUILTIN = (
     Subject(
         "reference",
         "this package's own: sync module by module, worker pool with drained, id-matched replies",
-        {"sync": "harness.subjects.reference:module_gather", "ipc": "harness.subjects.ipc_reference:Reference"},
+        {
+            "sync": "harness.subjects.reference:module_gather",
+            "ipc": "harness.subjects.ipc_reference:Reference",
+        },
     ),
     Subject(
         "full-gather",
