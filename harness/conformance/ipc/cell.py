@@ -106,6 +106,10 @@ class IpcCell:
             self._on_pass()
             return
         self._keep_trace(outcome)
+        if not outcome.notes and outcome.status is not None:  # it never reached the subject
+            raise HarnessError(
+                f"the act's process {describe_exit(outcome.status)} before it began: {outcome.errors}"
+            )
         step = outcome.last("step") or "starting"
         if violation is not None:
             raise Violation(Kind(violation["kind"]), violation["message"])
