@@ -97,8 +97,13 @@ def check_of(function: object) -> Check | None:
 
 def load_checks() -> dict[str, Check]:
     """Import the check modules of every domain; all checks by id, in the order in which a person reads them."""
+    found: dict[str, Check] = {}
     for domain in DOMAINS:
         package = importlib.import_module(f"harness.conformance.{domain}")
-        for module in getattr(package, "CHECK_MODULES", ()):
-            importlib.import_module(f"{package.__name__}.{module}")
-    return {c.id: c for domain in DOMAINS for c in _by_id.values() if c.domain == domain}
+        for name in getattr(package, "CHECK_MODULES", ()):
+            module = importlib.import_module(f"{package.__name__}.{name}")
+            own = (
+                each for each in vars(module).values() if getattr(each, "__module__", "") == module.__name__
+            )
+            found |= {declared.id: declared for each in own if (declared := check_of(each))}
+    return found
