@@ -73,6 +73,7 @@ class Controller:
             exit_reason = self._run(item, spec, next_id, _Logged(item))
             if self._option.ranks_fresh:
                 self.pools.retire(spec, orderly=True)
+        _tear_down_what_is_left(item, nextitem)
         ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         self.pools.make_room()
         if exit_reason is not None:
@@ -183,3 +184,16 @@ def _following(ranked: list[pytest.Item]) -> dict[str, str | None]:
         after[item.nodeid] = upcoming.get(spec)
         upcoming[spec] = item.nodeid
     return after
+
+
+def _tear_down_what_is_left(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Fixtures that an item in this process has left for this one, which took no part in them here.
+
+    pytest leaves standing what the item before has in common with this one; between items on ranks nobody else would
+    take it down, and the next item of another folder finds it in its way.
+    """
+    state = item.session._setupstate  # noqa: SLF001 - pytest tears down by item, and this item has none
+    call = pytest.CallInfo.from_call(lambda: state.teardown_exact(nextitem), when="teardown")
+    if call.excinfo is not None:
+        report = item.ihook.pytest_runtest_makereport(item=item, call=call)
+        item.ihook.pytest_runtest_logreport(report=report)
