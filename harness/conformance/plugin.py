@@ -121,11 +121,17 @@ def _ranks(scenario: Scenario) -> list[pytest.MarkDecorator]:
     return [pytest.mark.ranks(scenario.ranks, device=device)] if scenario.ranks else []
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Smoke first; then by scenario, so that each trainer is built once; then by subject and check."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Smoke first; then by scenario, so that each trainer is built once; then by subject and check.
+
+    A check that the run has no cell for is deselected: pytest would call it skipped.
+    """
     ours = [item for item in items if key_of(item)]
-    if ours:
-        others = [item for item in items if not key_of(item)]
+    idle = [item for item in items if check_of(getattr(item, "function", None)) and not key_of(item)]
+    if idle:
+        config.hook.pytest_deselected(items=idle)
+    if ours or idle:
+        others = [item for item in items if not key_of(item) and item not in idle]
         items[:] = others + sorted(ours, key=lambda item: key_of(item).order)  # type: ignore[union-attr]
 
 
