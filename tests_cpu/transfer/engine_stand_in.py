@@ -45,6 +45,7 @@ class StandIn:
         self.paused = False
         self.version = "start"
         self.asked = []
+        self._threads = []
         self.deaf = False
 
     def workers(self):
@@ -62,10 +63,17 @@ class StandIn:
         threads = [threading.Thread(target=one, args=(receiver,)) for receiver in self.receivers]
         for thread in threads:
             thread.start()
+        self._threads += threads
         for thread in threads:
             thread.join()
         if errors:
             raise errors[0]
+
+    def settle(self):
+        """Return once every worker has done with what it was asked; a trainer that gives up does not wait for them."""
+        for thread in self._threads:
+            thread.join(30)
+            assert not thread.is_alive()
 
     def connect(self, order):
         self.asked.append("connect")

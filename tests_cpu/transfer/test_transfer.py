@@ -112,6 +112,7 @@ def test_a_worker_that_cannot_stage_a_chunk_ends_the_transfer_everywhere(engine,
 def test_workers_log_the_sentence_that_the_trainer_raises(engine, caplog):
     with pytest.raises(TransferFailed) as raised:
         sender(engine, Breaking(2.0, 2)).sync("2")
+    engine.settle()
     logged = [record.getMessage() for record in caplog.records]
     assert logged == [f"weights 2 were not received: {raised.value}"] * 2
 
