@@ -31,11 +31,9 @@ class Recorder:
         self._config = config
         self._keys: dict[str, CellKey] = {}
         self._reports: dict[str, list[pytest.TestReport]] = {}
-        self._broken: dict[str, str] = {}  # subject -> why it is judged no further
-        self._session: pytest.Session | None = None
+        self._broken: dict[tuple[str, str], str] = {}  # (subject, domain) -> why it is judged no further
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self._session = session
         self._keys = {item.nodeid: key for item in session.items if (key := key_of(item))}
 
     @pytest.hookimpl(tryfirst=True)
@@ -44,7 +42,7 @@ class Recorder:
         key = self._keys.get(item.nodeid)
         if key is None:
             return None
-        reason = key.scenario.missing() or self._broken.get(key.subject.name)
+        reason = key.scenario.missing() or self._broken.get((key.subject.name, key.check.domain))
         if reason is None:
             return None
         self._skip(item, reason)
@@ -93,8 +91,8 @@ class Recorder:
         if key is None:
             return
         cell = judge(key, self._reports.pop(nodeid, []))
-        if key.check.smoke and cell.verdict is not Verdict.PASS:
-            self._broken[key.subject.name] = (
+        if key.check.smoke and cell.verdict in {Verdict.FAIL, Verdict.ERROR}:
+            self._broken[key.subject.name, key.check.domain] = (
                 f"{key.check.id} did not pass, so the subject is judged no further ({cell.message})"
             )
         self._config.hook.pytest_harness_cell(cell=cell)

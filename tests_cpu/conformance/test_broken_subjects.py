@@ -95,6 +95,11 @@ def test_a_subject_that_declines_a_scenario_is_not_applicable(run):
     assert cell(cells, "broken:cannot")["message"] == "only FSDP"
 
 
+def test_declining_the_scenario_of_the_smoke_stage_is_no_failure_of_it(run):
+    _, cells = run
+    assert cell(cells, "broken:cannot", "sync/names")["verdict"] == "n/a"
+
+
 def test_the_subjects_beside_it_are_judged_all_the_same(run):
     done, cells = run
     assert cell(cells, "reference", "sync/names")["verdict"] == "pass"
