@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 START_S = 30.0
+ASK_S = 0.02
 
 
 class PoolFailed(Exception):
@@ -132,11 +133,20 @@ class SmallPool:
         return [replies[index][1] for index in range(len(self._pipes))]
 
     def await_any(self, pending: list[int], seconds: float) -> bool:
-        """Whether a reply is here or a worker has ended."""
-        sentinels = [self._processes[index].sentinel for index in pending]
-        return bool(
-            connection.wait([*(self._pipes[index] for index in pending), *sentinels], max(0, seconds))
-        )
+        """Whether a reply is here or a worker has ended.
+
+        A sentinel is the end of a pipe, which a child that a worker has forked holds open after the worker's end: so
+        the processes themselves are asked as well, every few hundredths of a second.
+        """
+        watched = [self._pipes[index] for index in pending]
+        watched += [self._processes[index].sentinel for index in pending]
+        until = time.monotonic() + seconds
+        while not connection.wait(watched, max(0, min(ASK_S, until - time.monotonic()))):
+            if not all(self._processes[index].is_alive() for index in pending):
+                return True
+            if time.monotonic() > until:
+                return False
+        return True
 
     def receive(self, index: int) -> tuple[int, bool, Any] | None:
         """A reply that is here; a worker's end counts as its failure of whatever is asked."""
