@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from harness.ranks.answer import Answer
 from harness.ranks.availability import unavailable
 from harness.ranks.deadline import Deadline, deadline_of
+from harness.ranks.launch import InFlight
 from harness.ranks.marker import RankSpec
-from harness.ranks.pool import PoolNotStarted, RankPool
+from harness.ranks.pool import PoolNotStarted, RankPool, Round
 from harness.ranks.pools import RankPools
 from harness.ranks.reading import Reader
 from harness.ranks.session import PhaseReply
@@ -76,36 +78,52 @@ class LockstepItem:
             self.pools.retire(self.spec)
 
     def _phases(self, pool: RankPool, deadline: Deadline, next_id: str | None) -> None:
+        """Setup, call, teardown. Where every rank passed one, the next begins while the report is made."""
         reader = Reader(self.item, pool, self.grace, f"{deadline.seconds:g} s ({deadline.source})")
         pool.ranks.mark()
-        setup = self._phase(pool, reader, "setup", deadline.whole, self.item.nodeid, next_id)
-        if setup.passed and not self.item.config.getoption("setuponly", False):
-            self._phase(pool, reader, "call", deadline.of_call())
-        session = self.item.session
-        if self.failed or session.shouldfail or session.shouldstop:
-            next_id = None  # this pool ends, or the session does: what lives must be torn down now
+        called, closing = None, None
+        setting_up = self._begin(pool, "setup", self.item.nodeid, next_id)
+        setup = self._gather(pool, setting_up, deadline.whole)
+        only_setup = self.item.config.getoption("setuponly", False)
+        if not only_setup and setup.all_passed(self.spec.processes):
+            called = self._begin(pool, "call")
+        if self._report(reader, setup).passed and not only_setup:
+            call = self._gather(pool, called or self._begin(pool, "call"), deadline.of_call())
+            if call.all_passed(self.spec.processes) and not self._stopping:
+                closing = self._begin(pool, "teardown", next_id)
+            self._report(reader, call)
         if self._broken:
             self._clean_up(pool)
-        else:
-            limit = deadline.whole
-            if self.failed:
-                limit = min(max(limit, time.monotonic() + self.grace), time.monotonic() + _CLEAN_UP_S)
-            self._phase(pool, reader, "teardown", limit, next_id)
+            return
+        if self.failed or self._stopping:
+            next_id = None  # this pool ends, or the session does: what lives must be torn down now
+        limit = deadline.whole
+        if self.failed:
+            limit = min(max(limit, time.monotonic() + self.grace), time.monotonic() + _CLEAN_UP_S)
+        self._report(reader, self._gather(pool, closing or self._begin(pool, "teardown", next_id), limit))
 
-    def _phase(
-        self, pool: RankPool, reader: Reader, when: When, limit: float, *args: Any
-    ) -> pytest.TestReport:
-        started = time.time()
-        answered = pool.ask(when, *args, deadline=limit, grace=self.grace, failing=_not_passed)
-        answers = reader.read(answered, when)
+    @property
+    def _stopping(self) -> bool:
+        return bool(self.item.session.shouldfail or self.item.session.shouldstop)
+
+    def _begin(self, pool: RankPool, when: When, *args: Any) -> "_Phase":
+        return _Phase(when, time.time(), pool.ranks.begin(when, *args))
+
+    def _gather(self, pool: RankPool, phase: "_Phase", limit: float) -> "_Phase":
+        phase.answered = pool.gather(phase.request, limit, self.grace, failing=_not_passed)
+        phase.ended = time.time()
+        return phase
+
+    def _report(self, reader: Reader, phase: "_Phase") -> pytest.TestReport:
+        answers = reader.read(phase.answered, phase.when)
         for answer in answers:
             self.exit_reason = self.exit_reason or answer.exit_reason
             self.changes += [f"rank {answer.rank}: {change}" for change in answer.changes]
             self.leaks += [f"rank {answer.rank}: {leak}" for leak in answer.leaks]
         self._broken = self._broken or not all(answer.usable for answer in answers)
-        report = verdict(self.item, when, answers, started)
+        report = verdict(self.item, phase.when, answers, phase.started, phase.ended)
         if report.passed and self.leaks and self.item.config.getoption("ranks_audit") == "fail":
-            report = complaint(self.item, when, "the test left behind\n" + "\n".join(self.leaks))
+            report = complaint(self.item, phase.when, "the test left behind\n" + "\n".join(self.leaks))
         self.failed = self.failed or report.failed
         self.log(report)
         return report
@@ -115,7 +133,26 @@ class LockstepItem:
         started = time.time()
         pool.ask_survivors("teardown", None, seconds=self.grace)
         over = [Answer(rank, "passed", time.monotonic()) for rank in range(self.spec.processes)]
-        self.log(verdict(self.item, "teardown", over, started))
+        self.log(verdict(self.item, "teardown", over, started, time.time()))
+
+
+@dataclass
+class _Phase:
+    """One phase on all ranks: on its way, then over."""
+
+    when: When
+    started: float
+    """``time.time()``."""
+    request: InFlight
+    answered: Round = field(default_factory=Round)
+    ended: float = 0.0
+
+    def all_passed(self, size: int) -> bool:
+        """Whether every rank says so plainly; then nothing in the report can change what comes next."""
+        replies = self.answered.values.values()
+        return len(replies) == size and not any(
+            _not_passed(reply) or "wasxfail" in reply.report for reply in replies
+        )
 
 
 def _not_passed(reply: PhaseReply) -> bool:

@@ -14,7 +14,7 @@ from harness.errors import HarnessError
 from harness.ipc.failure import Failure
 from harness.ranks import causes
 from harness.ranks.inquest import Evidence
-from harness.ranks.launch import Ranks
+from harness.ranks.launch import InFlight, Ranks
 from harness.ranks.settings import RankSettings
 
 if TYPE_CHECKING:
@@ -90,7 +90,12 @@ class RankPool:
             grace: Seconds that the others still have once one rank has failed.
             failing: Whether an answer is a failure.
         """
-        request = self.ranks.begin(method, *args)
+        return self.gather(self.ranks.begin(method, *args), deadline, grace, failing)
+
+    def gather(
+        self, request: InFlight, deadline: float, grace: float, failing: Callable[[Any], bool] = bool
+    ) -> Round:
+        """Have an answer to a request that is on its way, or the end, of every rank; see :meth:`ask`."""
         seen: set[int] = set()
         limit = deadline
         while request.pending and (left := limit - time.monotonic()) > 0:

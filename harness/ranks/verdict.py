@@ -7,7 +7,6 @@ keep them.
 """
 
 import dataclasses
-import time
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -20,7 +19,9 @@ from harness.ranks.collectives import missing_from
 When = Literal["setup", "call", "teardown"]
 
 
-def verdict(item: pytest.Item, when: When, answers: list[Answer], started: float) -> pytest.TestReport:
+def verdict(
+    item: pytest.Item, when: When, answers: list[Answer], started: float, ended: float
+) -> pytest.TestReport:
     """Merge the ranks' answers of one phase.
 
     Args:
@@ -28,6 +29,7 @@ def verdict(item: pytest.Item, when: When, answers: list[Answer], started: float
         when: The phase.
         answers: One per rank, in rank order; at least one.
         started: ``time.time()`` when the ranks were asked.
+        ended: ``time.time()`` when the last of them had answered.
     """
     statuses = {answer.status for answer in answers}
     if any(answer.failed for answer in answers):
@@ -37,7 +39,7 @@ def verdict(item: pytest.Item, when: When, answers: list[Answer], started: float
     else:
         report = _unanimous(item, when, answers)
     report.ranks = [answer.outcome() for answer in answers]  # type: ignore[attr-defined]
-    report.start, report.stop = started, time.time()
+    report.start, report.stop = started, ended
     report.duration = report.stop - started
     return report
 
