@@ -50,7 +50,8 @@ class Controller:
         if ranked:
             self.pools.files = frozenset(item.path for item in ranked)
             self.pools.known = frozenset(item.nodeid for item in ranked) | self._deselected
-            self.pools.warm_up()
+            if not all(item.get_closest_marker("skip") for item in ranked):
+                self.pools.warm_up()
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         self._deselected |= {item.nodeid for item in items}

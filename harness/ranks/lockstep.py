@@ -57,7 +57,7 @@ class LockstepItem:
         Args:
             next_id: What this pool runs next, or None: then every fixture is torn down.
         """
-        reason = unavailable(self.spec)
+        reason = _skip_mark(self.item) or unavailable(self.spec)
         if reason is not None:
             self.log(skip(self.item, reason))
             return
@@ -153,6 +153,14 @@ class _Phase:
         return len(replies) == size and not any(
             _not_passed(reply) or "wasxfail" in reply.report for reply in replies
         )
+
+
+def _skip_mark(item: pytest.Item) -> str | None:
+    """The reason of an unconditional ``skip`` mark: all ranks would say the same. A ``skipif`` is theirs to judge."""
+    mark = item.get_closest_marker("skip")
+    if mark is None:
+        return None
+    return str(mark.kwargs.get("reason") or (mark.args[0] if mark.args else "unconditional skip"))
 
 
 def _not_passed(reply: PhaseReply) -> bool:

@@ -1,8 +1,6 @@
 """The pools of one session: one per kind of ranks, reused after a pass, replaced after anything else."""
 
 import os
-import shutil
-import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +10,7 @@ import pytest
 from harness.errors import HarnessError
 from harness.ranks import leases, preload
 from harness.ranks.audit import Audit
+from harness.ranks.folder import SessionFolder
 from harness.ranks.group import port_of, serve
 from harness.ranks.launch import Launcher
 from harness.ranks.launch.choice import launcher_for
@@ -40,7 +39,7 @@ class RankPools:
         self._pools: dict[RankSpec, RankPool] = {}
         self._refusals: dict[RankSpec, tuple[int, str]] = {}
         self._started = 0
-        self._folder: Path | None = None
+        self._folder: SessionFolder | None = None
         self._launcher: Launcher | None = None
         self._leases: DeviceLeases | None = None
         self.start_timeout = float(config.getini("ranks_start_timeout"))
@@ -125,8 +124,8 @@ class RankPools:
         if self._leases is not None:
             self.late += self._leases.release()
         if self._folder is not None:
-            self.audit.sweep(self._folder)
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self.audit.sweep(self._folder.path)
+            self._folder.close()
             self._folder = None
         if self._launcher is not None:
             self._launcher.close()
@@ -137,11 +136,11 @@ class RankPools:
         if capacity is not None and spec.processes > capacity:
             raise PoolNotStarted(f"the test wants {spec.processes} ranks, and {self.launcher.name}")
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="harness-ranks-"))
+            self._folder = SessionFolder()
         self._started += 1
         devices = self._devices_for(spec)
         store = serve(self.launcher.host)
-        settings = self._settings(spec, port_of(store), self._folder / str(self._started), devices)
+        settings = self._settings(spec, port_of(store), self._folder.path / str(self._started), devices)
         settings.folder.mkdir()
         settings.basetemp.mkdir(parents=True, exist_ok=True)
         ranks = self.launcher.launch(settings, store, start_timeout=self.start_timeout)

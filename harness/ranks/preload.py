@@ -1,22 +1,26 @@
 """Imported by the fork server before it makes the first rank: pays for slow imports once for all ranks.
 
-Two lists come by the environment, comma-separated: the modules that ``ranks_preload`` names, and the pytest
-plugins that the parent has loaded from installed distributions, which are imported as pytest would,
-assertions rewritten. What cannot be imported is left out: a rank that needs it will say so itself. The
-garbage collector is then told to leave alone all that was imported, so that collections in the ranks stay
+Two lists come by the environment, comma-separated, with the parent's process id: the modules that
+``ranks_preload`` names, and the pytest plugins that the parent has loaded from installed distributions, which are
+imported as pytest would, assertions rewritten. What cannot be imported is left out: a rank that needs it will say so
+itself. The garbage collector is then told to leave alone all that was imported, so that collections in the ranks stay
 short and copy no shared pages.
 """
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import os
+import signal
 import sys
 
 import pytest
 from _pytest.assertion import install_importhook
 from _pytest.config import get_config
 
+_PR_SET_PDEATHSIG = 1
+PARENT = "HARNESS_RANKS_PARENT"
 MODULES = "HARNESS_RANKS_PRELOAD"
 PLUGINS = "HARNESS_RANKS_PLUGINS"
 
@@ -51,11 +55,23 @@ def _import_rewritten(names: list[str]) -> None:
         sys.meta_path.remove(hook)
 
 
+def _end_with_parent(number: int) -> None:
+    """Which signal this process gets when its parent ends; 0 for none. Linux only: elsewhere the server lives on."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+        if number and os.getppid() != int(os.environ[PARENT]):  # it ended before we asked
+            os.kill(os.getpid(), number)
+
+
 _before = dict(os.environ)
+_serving = bool(_listed(MODULES) or _listed(PLUGINS))
+if _serving:  # while it imports, the server does not look at the pipe that tells it of its parent's end
+    _end_with_parent(signal.SIGKILL)
 _import_all(_listed(MODULES))
 _import_rewritten(_listed(PLUGINS))
 SET_BY_IMPORTS = {name: value for name, value in os.environ.items() if _before.get(name) != value}
 """Variables that the imports set: part of having imported them."""
-if _listed(MODULES) or _listed(PLUGINS):
+if _serving:
+    _end_with_parent(0)
     gc.collect()
     gc.freeze()

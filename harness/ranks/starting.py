@@ -21,6 +21,7 @@ def starting_conditions(settings: RankSettings) -> Generator[None, None, None]:
     """Tell the fork server what to import, and hide ``__main__``, while the block runs."""
     variables = {
         preload.MODULES: ",".join(settings.preload),
+        preload.PARENT: str(os.getpid()),
         preload.PLUGINS: ",".join(settings.plugin_modules),
         "OMP_NUM_THREADS": settings.environ.get("OMP_NUM_THREADS", "1"),
         "DS_ACCELERATOR": settings.environ.get("DS_ACCELERATOR", "cpu"),

@@ -92,12 +92,13 @@ class Started:
             stdout, stderr = self.process.communicate()
             stderr += "\nTHE INNER SESSION HAD TO BE INTERRUPTED"
         seconds = time.monotonic() - self.began
+        until = time.monotonic() + settle
+        while (orphans := leftover(self.marker)) and time.monotonic() < until:
+            time.sleep(0.05)  # they are nobody's children: their end cannot be waited for
         record = self.folder / "record.jsonl"
         lines = record.read_text().splitlines() if record.exists() else []
         reports = [json.loads(line) for line in lines]
-        return Inner(
-            self.process.returncode, stdout, stderr, seconds, reports, self.folder, leftover(self.marker)
-        )
+        return Inner(self.process.returncode, stdout, stderr, seconds, reports, self.folder, orphans)
 
 
 def leftover(marker: str) -> list[str]:

@@ -1,15 +1,25 @@
 """A rank that hangs costs seconds, not the session: it is questioned, ended with its children, replaced."""
 
 import math
+import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
 
 from harness.ranks.deadline import deadline_of
+from harness.ranks.folder import SessionFolder
 
 pytestmark = pytest.mark.timeout(300)
 
+KILLED = """
+import os, signal
+from harness.ranks.folder import SessionFolder
+(SessionFolder().path / "1").mkdir()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 SUITE = """
     import os, signal, subprocess, sys
     from pathlib import Path
@@ -252,3 +262,32 @@ def test_a_killed_session_leaves_no_rank_behind_and_s_had_shown_every_line_with_
     assert started.finish(settle=20).orphans == []
     for word in ("out of", "err of", "native of"):
         assert any(line.endswith(f"[rank 0] {word} 0") for line in shown), shown
+
+
+def test_a_session_killed_while_the_fork_server_imports_leaves_no_server_behind(start_session):
+    slow = "import pathlib, time; pathlib.Path('importing').touch(); time.sleep(300)"
+    args = ("-q", "-o", "ranks_preload=slow_to_import")
+    path = os.pathsep.join(filter(None, [".", os.environ.get("PYTHONPATH")]))
+    started = start_session(ENDLESS, *args, env={"PYTHONPATH": path}, extra={"slow_to_import.py": slow})
+    until = time.monotonic() + 100
+    while not (started.folder / "importing").exists():
+        assert time.monotonic() < until
+        time.sleep(0.05)  # the file is the server's only sign of life
+    started.process.kill()
+    assert started.finish(settle=20).orphans == []
+
+
+def test_the_folder_of_a_killed_session_is_removed_by_the_next_one(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED], env={**os.environ, "TMPDIR": str(tmp_path)}, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    mine = SessionFolder()
+    others = SessionFolder()
+    assert {*tmp_path.iterdir()} == {mine.path, others.path}
+    assert left not in {mine.path, others.path}
+    mine.close()
+    others.close()
+    assert not [*tmp_path.iterdir()]

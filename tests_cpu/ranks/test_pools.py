@@ -208,3 +208,28 @@ def test_memory_descriptors_and_threads_stay_flat_over_many_tests_on_one_pool(ru
         assert after[1] - before[1] < 300 * 10_000, "more than 10 kB of memory for every test"
         assert after[2] <= before[2]
         assert after[3] <= before[3]
+
+
+def test_a_test_that_is_marked_skip_starts_no_process(run_session):
+    inner = run_session(
+        """
+        import pytest
+
+        @pytest.mark.skip(reason="not today")
+        @pytest.mark.ranks(2)
+        def test_marked(rank):
+            pass
+        """,
+        "-q",
+        "-o",
+        "ranks_preload=no_such_module_would_be_missed",
+        conftest="""
+    def pytest_unconfigure(config):
+        import multiprocess.forkserver
+        print("SERVER", multiprocess.forkserver._forkserver._forkserver_pid)
+        """,
+    )
+    report = inner.of("test_marked")
+    assert report["outcome"] == "skipped"
+    assert "not today" in report["text"]
+    assert "SERVER None" in inner.stdout

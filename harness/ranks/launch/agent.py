@@ -6,14 +6,12 @@ new process. Its methods may be called from several threads at once: ``end`` whi
 
 import dataclasses
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from harness.ipc import Reply
+from harness.ranks.folder import SessionFolder
 from harness.ranks.group import connect_to
 from harness.ranks.inquest import Evidence
 from harness.ranks.launch.local import LocalRanks
@@ -29,7 +27,7 @@ class Agent:
     def __init__(self) -> None:
         self._local: LocalRanks | None = None
         self._rank = 0
-        self._folder: Path | None = None
+        self._folder: SessionFolder | None = None
 
     def clock(self) -> float:
         """``time.monotonic()`` of this machine."""
@@ -44,11 +42,11 @@ class Agent:
             start_timeout: Seconds for the process to come up.
         """
         self.close(0.0)
-        self._folder = Path(tempfile.mkdtemp(prefix="harness-ranks-"))
+        self._folder = SessionFolder()
         here = dataclasses.replace(
             settings,
-            folder=self._folder,
-            basetemp=self._folder / "tmp",
+            folder=self._folder.path,
+            basetemp=self._folder.path / "tmp",
             environ=merged_environment(os.environ, settings.environ),
             live=False,
         )
@@ -90,7 +88,7 @@ class Agent:
         if local is not None:
             local.close(grace)
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.close()
             self._folder = None
 
     def _started(self) -> LocalRanks:
