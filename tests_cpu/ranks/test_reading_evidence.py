@@ -1,9 +1,12 @@
-"""What is read from stacks, recorded collectives and devices, without any process."""
+"""What is read from stacks, recorded collectives and devices, without any ranks."""
+
+import subprocess
+import sys
 
 import torch
 
 from harness.ranks import leftovers
-from harness.ranks.collectives import Collective, last_recorded, missing_from
+from harness.ranks.collectives import Collective, missing_from
 from harness.ranks.leftovers import Fingerprint
 from harness.ranks.outcome import RankOutcome
 from harness.ranks.stacks import Place, main_thread_frames, place_of, without_machinery
@@ -70,7 +73,9 @@ def test_nothing_is_said_where_nobody_waits_or_groups_differ():
 
 
 def test_a_process_that_did_no_collective_has_recorded_none():
-    assert last_recorded() is None
+    asked = "import torch.distributed, harness.ranks.collectives as c; print(c.last_recorded())"
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["None"]
 
 
 def test_an_outcome_survives_the_wire():
