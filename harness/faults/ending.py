@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 EXIT_STATUS = 3
 HEIR_S = 3.0
 """How long the heir of a process that has exited lives."""
+LAST_S = 0.2
+"""How long after the call such a process exits."""
 HALF_BYTES = 1024 * 1024
 """Size of the reply of which one half is written."""
 _NOTABLE_BYTES = 4096
@@ -65,9 +67,11 @@ def exit_status() -> None:
 
 @fault("exit-leaving-child", Effect.DIES, 0)
 def exit_leaving_child() -> None:
-    """``os._exit(0)`` while a forked child, which has inherited every descriptor, lives on for a few seconds."""
-    if os.fork() == 0:
-        time.sleep(HEIR_S)
+    """``os._exit(0)`` while a forked child, which has inherited every descriptor, lives on for a few seconds.
+
+    The end comes a moment after the call, so that no other worker's reply wakes the parent at the right time.
+    """
+    time.sleep(HEIR_S if os.fork() == 0 else LAST_S)
     os._exit(0)
 
 
