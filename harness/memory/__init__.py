@@ -5,6 +5,8 @@ with measure() as m:
     ...
 m.peak_bytes, m.retained_bytes, m.top(5)
 ```
+
+``law`` fits what was measured over models of several sizes, and ``fake`` measures models that nobody allocates.
 """
 
 from harness.memory.measurement import Measurement, Site

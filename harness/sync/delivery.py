@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from harness.sync.exchange import Transfer, receive, send, share
+from harness.sync.exchange import Transfer, receive, room, send, share
 from harness.sync.sharding.run import Run
 
 Merge = Callable[[Tensor, int, int], None]
@@ -47,11 +47,11 @@ class ToEveryRank:
     def start(self, run: Run, merge: Merge | None, cuts: Sequence[int]) -> tuple[Tensor | None, Transfer]:
         """Begin; every rank is given the tensor."""
         del cuts
-        whole = torch.empty(run.numel, dtype=run.mine.dtype, device=run.device)
+        whole = room(run)
         run.copy_into(whole)
         if merge is not None:
             merge(whole[run.start : run.stop], run.start, run.stop)
-        return whole, share(whole, run, run.bounds)
+        return whole[: run.numel], share(whole, run, run.each)
 
 
 class ToOneRank:

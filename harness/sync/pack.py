@@ -3,7 +3,7 @@
 ::
 
     region of rank 0            region of rank 1
-    [run of a][run of b] …      [run of a][run of b] …      one buffer, completed by one broadcast per region
+    [run of a][run of b] …      [run of a][run of b] …      one buffer, completed in one exchange
 
 Regions hold bytes, so parameters of any dtype travel together.
 """
@@ -61,30 +61,27 @@ class _Box:
     def __init__(self, runs: dict[int, Run]) -> None:
         self.runs = runs
         first = next(iter(runs.values()))
-        ranks = len(first.bounds) - 1
-        self._offsets: dict[tuple[int, int], int] = {}
-        self._bounds = [0]
-        for owner in range(ranks):
-            end = self._bounds[-1]
-            for key, run in runs.items():
-                self._offsets[owner, key] = end
-                held = (run.bounds[owner + 1] - run.bounds[owner]) * run.mine.dtype.itemsize
-                end += -(-held // _ALIGNMENT) * _ALIGNMENT
-            self._bounds.append(end)
-        self._buffer = torch.empty(self._bounds[-1], dtype=torch.uint8, device=first.device)
+        self._offsets: dict[int, int] = {}
+        end = 0
         for key, run in runs.items():
-            self._piece(first.rank, key).copy_(run.mine)
-        self.transfer: Transfer = share(self._buffer, first, self._bounds)
+            self._offsets[key] = end
+            end += -(-run.each * run.mine.dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+        ranks = len(first.bounds) - 1
+        self._regions = torch.zeros((ranks, end), dtype=torch.uint8, device=first.device)
+        for key, run in runs.items():
+            self._pieces(key)[first.rank, : run.mine.numel()].copy_(run.mine)
+        self.transfer: Transfer = share(self._regions.view(-1), first, end)
 
     def value(self, key: int) -> Tensor:
-        run = self.runs[key]
+        run, pieces = self.runs[key], self._pieces(key)
         whole = torch.empty(run.numel, dtype=run.mine.dtype, device=run.device)
-        for owner in range(len(run.bounds) - 1):
-            whole[run.bounds[owner] : run.bounds[owner + 1]].copy_(self._piece(owner, key))
+        full = run.numel // run.each if run.each else 0  # ranks whose runs the end does not cut short
+        whole[: full * run.each].view(full, run.each).copy_(pieces[:full])
+        if full * run.each < run.numel:
+            whole[full * run.each :].copy_(pieces[full, : run.numel - full * run.each])
         return whole
 
-    def _piece(self, owner: int, key: int) -> Tensor:
-        run = self.runs[key]
-        start = self._offsets[owner, key]
-        nbytes = (run.bounds[owner + 1] - run.bounds[owner]) * run.mine.dtype.itemsize
-        return self._buffer[start : start + nbytes].view(run.mine.dtype)
+    def _pieces(self, key: int) -> Tensor:
+        """Every rank's run of a parameter, one row per rank; shape ``(ranks, each)``."""
+        run, start = self.runs[key], self._offsets[key]
+        return self._regions[:, start : start + run.each * run.mine.dtype.itemsize].view(run.mine.dtype)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import inspect
+import pkgutil
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def controls(family: str = "") -> list[Control]:
 
 
 def _load() -> None:
-    for family in FAMILIES:
-        name = f"harness.zoo.{family}"
-        if importlib.util.find_spec(name) is not None:
-            importlib.import_module(name)
+    """Import every module of a family, so that what it declares is known."""
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        if module.name.partition("_")[0] in FAMILIES:
+            importlib.import_module(f"harness.zoo.{module.name}")

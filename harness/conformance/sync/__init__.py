@@ -1,3 +1,3 @@
 """Checks of weight sync: does what the trainer yields equal what the engine should serve, at what cost?"""
 
-CHECK_MODULES = ("test_stream", "test_lifetime", "test_restoration", "test_memory")
+CHECK_MODULES = ("test_stream", "test_lifetime", "test_restoration", "test_memory", "test_scale")

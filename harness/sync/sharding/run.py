@@ -1,6 +1,7 @@
 """The one shape that every layout here has: a flattened parameter cut into one contiguous run per rank."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -26,6 +27,11 @@ class Run:
     def numel(self) -> int:
         """Elements of the whole parameter."""
         return self.bounds[-1]
+
+    @property
+    def each(self) -> int:
+        """Elements of a run, except of those that the end of the parameter cuts short."""
+        return self.bounds[1]
 
     @property
     def nbytes(self) -> int:
@@ -59,6 +65,7 @@ def whole_run(tensor: Tensor) -> Run:
     return Run(flat, (0, flat.numel()), 0, None, tensor.device)
 
 
+@lru_cache(maxsize=256)  # a model has few shapes, and at 256 ranks the bounds of one are 10 KB
 def even_bounds(numel: int, ranks: int, each: int) -> tuple[int, ...]:
     """Bounds of runs of ``each`` elements, the last ones cut short where the parameter ends."""
     return tuple(min(rank * each, numel) for rank in range(ranks + 1))

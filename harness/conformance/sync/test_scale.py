@@ -1,0 +1,61 @@
+"""What happens on the next larger model: the memory law, judged by its slope."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from harness.conformance.check import check
+from harness.conformance.sync.build import Trainer
+from harness.conformance.sync.consumer import discard
+from harness.conformance.sync.family import family
+from harness.conformance.sync.stage import SyncCell
+from harness.conformance.verdict import Kind, Violation
+from harness.memory import measure
+from harness.memory.law import TOLERANCE, fit
+
+if TYPE_CHECKING:
+    from harness.memory.law import Sample
+
+
+@check(
+    "sync/scale",
+    must=(
+        "Over models of several depths and widths, the peak of live bytes above the resident shard MUST follow the"
+        f" largest tensor and not the depth: fitted to a law, each layer raises it by at most {TOLERANCE} of the bytes"
+        " of a layer."
+    ),
+    since="0.2",
+    reports=("trl#3133", "ms-swift#7986", "trl#6713"),
+    scenarios=("llama-lora-zero3x2-*", "llama-lora-zero3x4-*", "llama-lora-fsdp2x2-*"),
+)
+def test_scale(sync: SyncCell) -> None:
+    samples: list[Sample] = []
+    for member in family(sync.scenario):
+        model = member.build()
+        cell = _on(sync, model)
+        for _ in range(
+            2
+        ):  # the first warms: collectives, products of these shapes, lazy imports, the meter itself
+            with measure(sync.scenario.device) as memory:
+                discard(cell.open().stream())
+        samples.append(member.sample(memory.peak_bytes))
+        del model, cell
+    law = fit(samples)
+    sync.evidence.update(
+        law=str(law),
+        tensors=round(law.tensors, 3),
+        layers=round(law.layers, 3),
+        layers_error=round(law.layers_error, 3),
+        samples=[
+            {"depth": one.depth, "largest_bytes": one.largest_bytes, "peak_bytes": one.peak_bytes}
+            for one in samples
+        ],
+    )
+    if law.grows():
+        raise Violation(Kind.OVER_BOUND, f"{law}; at most {TOLERANCE} of a layer was expected")
+
+
+def _on(sync: SyncCell, model: Any) -> SyncCell:
+    """The same cell on another model, whose evidence nobody reads."""
+    return SyncCell(replace(sync.stage, trainer=Trainer(model, None)), sync.subject)
