@@ -105,7 +105,7 @@ def _prepare(planned: Plan) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     if any(
-        getattr(key.scenario, "sharding", "") == "zero3" and key.scenario.missing() is None
+        getattr(key.scenario, "sharding", "").startswith("zero3") and key.scenario.missing() is None
         for key in planned.cells
     ):
         from harness.conformance.deepspeed_op import ensure_built

@@ -5,6 +5,8 @@ import pytest
 from harness.conformance.check import DOMAINS, check, check_of, load_checks
 from harness.conformance.plan import Request, plan
 from harness.conformance.scenario import domain
+from harness.conformance.sync.adapters import CARRIES
+from harness.conformance.sync.scenarios import ADAPTERS, DTYPES, SHARDINGS
 from harness.errors import HarnessError, MissingLibrary, UsageError
 
 
@@ -35,6 +37,17 @@ def test_the_default_set_is_part_of_the_full_one_and_meets_every_adapter_on_ever
             for p, n in (("replicated", 1), ("zero3", 1), ("zero3", 2))
         }
         assert wanted <= places(default)
+
+
+def test_in_the_full_set_every_two_values_that_a_trainer_can_have_meet():
+    full = domain("sync").full("cpu")
+    for model, adapters in CARRIES.items():
+        assert {s.adapter for s in full if s.model == model} == set(adapters)
+        assert {(s.sharding, s.world_size) for s in full if s.model == model} == set(SHARDINGS)
+    for place in SHARDINGS:
+        met = [s for s in full if (s.sharding, s.world_size) == place]
+        assert {s.adapter for s in met} == set(ADAPTERS)
+        assert {s.dtype for s in met} == set(DTYPES) - ({"mixed"} if place[0] == "fsdp2" else set())
 
 
 def test_scenario_ids_are_unique_and_readable():

@@ -26,12 +26,12 @@ def visit(tmp_path_factory):
         "sync",
         "--intended",
     ]
-    done = subprocess.run([*command, "--json", str(place)], capture_output=True, text=True, timeout=240)
+    done = subprocess.run([*command, "--json", str(place)], capture_output=True, text=True, timeout=400)
     assert place.exists(), done.stdout + done.stderr
     return done, json.loads(place.read_text())
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(450)
 @pytest.mark.parametrize("name", SYNC)
 def test_the_intended_check_kills_the_mutant(visit, name):
     _, document = visit
@@ -41,7 +41,7 @@ def test_the_intended_check_kills_the_mutant(visit, name):
     assert entry["triggered"]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(450)
 @pytest.mark.parametrize("name", [control.id for control in controls("sync")])
 def test_no_check_flags_a_control(visit, name):
     done, document = visit
@@ -56,7 +56,7 @@ def test_every_check_has_a_mutant():
     assert not without
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(450)
 def test_the_record_of_a_visit_follows_the_schema_and_the_exit_status_says_that_none_survived(visit):
     done, document = visit
     jsonschema.validate(document, schema())

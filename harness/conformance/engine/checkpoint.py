@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from harness.conformance.sync.build import VOCABULARY, bare
+from harness.conformance.sync.build import bare
+from harness.conformance.sync.models import VOCABULARY
 
 if TYPE_CHECKING:
     from pathlib import Path

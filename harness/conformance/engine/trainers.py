@@ -68,7 +68,7 @@ class TrainerRank:
         """One step of training on a fixed batch; the loss."""
         import torch
 
-        from harness.conformance.sync.build import VOCABULARY
+        from harness.conformance.sync.models import VOCABULARY
 
         engine = self._trainer.engine
         tokens = (torch.arange(24)[None] * 331 + 17 * self.rank) % VOCABULARY

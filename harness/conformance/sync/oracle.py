@@ -7,14 +7,16 @@ float64, against a bound that has room for two roundings.
 
 from __future__ import annotations
 
+import warnings
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from harness.conformance.sync.build import bare, unsharded
+from harness.conformance.sync.build import unsharded
+from harness.conformance.sync.coding import code
 
 if TYPE_CHECKING:
     from harness.conformance.sync.scenarios import SyncScenario
@@ -61,19 +63,42 @@ class Target:
 @lru_cache(maxsize=2)
 def targets(scenario: SyncScenario) -> dict[str, Target]:
     """Every tensor that the engine should receive, by the engine's name, in the order of the model's parameters."""
+    return merge(unsharded(scenario).cpu())
+
+
+@lru_cache(maxsize=2)
+def coded_targets(scenario: SyncScenario, turn: int) -> dict[str, Target]:
+    """The same when every parameter of the trainer holds its code of a round."""
     model = unsharded(scenario).cpu()
-    merged = deepcopy(model).merge_and_unload()
-    exact = dict(deepcopy(model).double().merge_and_unload().named_parameters())
-    base = dict(bare(scenario).named_parameters())
+    for name, parameter in model.named_parameters():
+        parameter.data.copy_(code(name, tuple(parameter.shape), turn, scenario.world_size))
+    return merge(model)
+
+
+def merge(model: Any) -> dict[str, Target]:
+    """What an engine should receive of an unsharded model with adapters, by PEFT's own merge of copies of it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PEFT warns of what is merged already
+        merged = deepcopy(model).merge_and_unload()
+        exact = dict(deepcopy(model).double().merge_and_unload().named_parameters())
+    base = {_plain(name): value.detach() for name, value in model.named_parameters()}
     return {
         name: Target(
             merged=value.detach().clone(),
             exact=exact[name].detach(),
-            base=base[name].detach().double(),
+            base=base[name].double(),
             adapted=not torch.equal(value, base[name]),
         )
         for name, value in merged.named_parameters()
     }
+
+
+def _plain(name: str) -> str:
+    """The name that a parameter of the base had before PEFT wrapped it."""
+    kept = [
+        part for part in name.split(".") if part not in {"base_layer", "original_module", "token_adapter"}
+    ]
+    return ".".join(kept).removeprefix("base_model.model.")
 
 
 def sizes(scenario: SyncScenario) -> dict[str, int]:

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.util import find_spec
-from itertools import product
+from itertools import combinations, product
 from typing import TYPE_CHECKING
+
+from harness.conformance.sync.adapters import CARRIES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MODELS = ("llama", "tiedllama")
-ADAPTERS = ("lora", "policy", "dora")
-SHARDINGS = (("replicated", 1), ("zero3", 1), ("zero3", 2))
-DTYPES = ("fp32", "bf16")
+MODELS = tuple(CARRIES)
+ADAPTERS = tuple(dict.fromkeys(adapter for carried in CARRIES.values() for adapter in carried))
+SHARDINGS = (
+    ("replicated", 1),
+    ("zero3", 1),
+    ("ddp", 2),
+    ("zero3", 2),
+    ("zero3p", 2),
+    ("fsdp2", 2),
+    ("zero3", 4),
+)
+DTYPES = ("fp32", "bf16", "mixed")
 
 
 @dataclass(frozen=True)
@@ -22,12 +33,16 @@ class SyncScenario:
     """One set-up of a trainer.
 
     Attributes:
-        model: ``llama``, or ``tiedllama`` whose head shares the embedding's weight.
-        adapter: ``lora`` on all linear layers; ``policy``, the same under the adapter name ``policy`` with a trained
-            copy of one module beside it (``modules_to_save``); ``dora`` on all linear layers.
-        sharding: ``replicated`` (every rank holds all) or ``zero3`` (DeepSpeed ZeRO stage 3).
+        model: ``llama``; ``tiedllama``, whose head shares the embedding's weight; ``gpt2`` (Conv1D, biases, tied);
+            ``moe`` (experts stacked in one parameter each); ``convnet`` (convolutions, an embedding, buffers).
+        adapter: ``lora`` on the linear layers, and on whatever else of the model LoRA can adapt; ``policy``, the same
+            under the adapter name ``policy`` with a trained copy of one module beside it (``modules_to_save``);
+            ``dora``; ``rslora`` with patterns of ranks and alphas; ``two`` active beside a frozen ``ref``; ``bias``
+            that is trained; ``tokens``, some rows of the embedding; ``ia3`` and ``loha``, by PEFT's own merge.
+        sharding: ``replicated`` (every rank holds all), ``ddp``, ``zero3`` (DeepSpeed ZeRO stage 3), ``zero3p`` (the
+            same, small parameters stay whole) or ``fsdp2`` (``fully_shard``).
         world_size: number of trainer ranks.
-        dtype: ``fp32`` or ``bf16``, of base and adapter alike.
+        dtype: ``fp32`` or ``bf16``, of base and adapter alike, or ``mixed``: float32 adapters on a bf16 base.
         device: ``cpu`` or ``cuda``.
     """
 
@@ -48,8 +63,12 @@ class SyncScenario:
     def ranks(self) -> int:
         return self.world_size
 
+    @property
+    def uses_deepspeed(self) -> bool:
+        return self.sharding in {"zero3", "zero3p"}
+
     def missing(self) -> str | None:
-        needed = ["torch", "transformers", "peft"] + ["deepspeed"] * (self.sharding == "zero3")
+        needed = ["torch", "transformers", "peft"] + ["deepspeed"] * self.uses_deepspeed
         absent = [library for library in needed if find_spec(library) is None]
         if absent:
             return f"{', '.join(absent)} not installed: pip install 'lockstep-harness[zero3]'"
@@ -58,16 +77,29 @@ class SyncScenario:
         return None
 
 
+@lru_cache(maxsize=2)
 def full(device: str) -> Sequence[SyncScenario]:
-    """Every combination, grouped so that neighbours share a world size."""
-    return [
+    """The default set and what it lacks, so that every pair of values that can meet does meet somewhere.
+
+    Grouped so that neighbours share a world size.
+    """
+    chosen = list(default(device))
+    offered = [
         SyncScenario(model, adapter, sharding, world, dtype, device)
-        for (sharding, world), model, adapter, dtype in product(SHARDINGS, MODELS, ADAPTERS, DTYPES)
+        for (sharding, world), model, dtype in product(SHARDINGS, MODELS, DTYPES)
+        for adapter in CARRIES[model]
+        if _can_meet(sharding, dtype)
     ]
+    left = {pair for each in offered for pair in _pairs(each)} - {p for each in chosen for p in _pairs(each)}
+    while left:
+        best = max(offered, key=lambda each: len(_pairs(each) & left))
+        chosen.append(best)
+        left -= _pairs(best)
+    return sorted(chosen, key=lambda each: SHARDINGS.index((each.sharding, each.world_size)))
 
 
 def default(device: str) -> Sequence[SyncScenario]:
-    """A set that meets every pair of (adapter, sharding) and every single value of the other dimensions."""
+    """A set that meets every pair of (lora, policy, dora) and (replicated, zero3x1, zero3x2), and some more."""
     chosen = (
         ("llama", "lora", "replicated", 1, "fp32"),
         ("tiedllama", "policy", "replicated", 1, "bf16"),
@@ -81,6 +113,22 @@ def default(device: str) -> Sequence[SyncScenario]:
         ("llama", "dora", "zero3", 2, "bf16"),
     )
     return [SyncScenario(*each, device=device) for each in chosen]
+
+
+def _can_meet(sharding: str, dtype: str) -> bool:
+    """Whether trainers have both: FSDP2 wants one dtype in a group of parameters."""
+    return not (dtype == "mixed" and sharding == "fsdp2")
+
+
+def _pairs(scenario: SyncScenario) -> frozenset[tuple[tuple[str, object], ...]]:
+    """The pairs of values that meet in a scenario."""
+    values = (
+        ("model", scenario.model),
+        ("adapter", scenario.adapter),
+        ("place", (scenario.sharding, scenario.world_size)),
+        ("dtype", scenario.dtype),
+    )
+    return frozenset(combinations(values, 2))
 
 
 def _cuda() -> bool:

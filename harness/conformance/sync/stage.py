@@ -13,12 +13,24 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from harness.conformance.sync.build import Trainer, trainer
-from harness.conformance.sync.oracle import Target, sizes, targets
+from harness.conformance.sync.coding import code
+from harness.conformance.sync.layout import full_shape, write
+from harness.conformance.sync.oracle import Target, coded_targets, sizes, targets
 from harness.conformance.sync.state import ModelState
 from harness.conformance.sync.subject import Round, SyncContext, SyncSubject
+from harness.conformance.verdict import NotApplicable
 
 if TYPE_CHECKING:
     from harness.conformance.sync.scenarios import SyncScenario
+
+
+SHARDING = {"zero3p": "zero3"}  # the name that a subject is told, where it is not the scenario's
+CAPABILITIES = {
+    "push": "push(source, send, seconds) drives a round on all ranks and makes one rank's failure that of all",
+    "to_sender": "to_sender(model, context) returns a source that gives tensors to rank 0 alone",
+    "buckets": "buckets(source, nbytes) packs a round into buckets with tensors()",
+}
+"""What a subject may carry as attributes beside ``supports``, and what each is for."""
 
 
 @dataclass
@@ -75,15 +87,40 @@ class SyncCell:
         """Bytes of each tensor that the engine should receive."""
         return sizes(self.scenario)
 
-    def open(self) -> Round:
-        """Start one round of the subject on this rank; every rank must do so."""
-        context = SyncContext(
-            sharding=self.scenario.sharding,
+    @property
+    def context(self) -> SyncContext:
+        """What the subject is told about where it runs."""
+        return SyncContext(
+            sharding=SHARDING.get(self.scenario.sharding, self.scenario.sharding),
             device=torch.device(self.scenario.device),
             rank=self.stage.rank,
             world_size=self.scenario.world_size,
         )
-        return Round(self.subject, self.model, context)
+
+    def open(self) -> Round:
+        """Start one round of the subject on this rank; every rank must do so."""
+        return Round(self.subject, self.model, self.context)
+
+    def offered(self, capability: str) -> Any:
+        """What the subject offers beside its rounds, by the name of its attribute.
+
+        Raises:
+            NotApplicable: nothing of that name.
+        """
+        found = getattr(self.subject, capability, None)
+        if found is None:
+            raise NotApplicable(f"the subject offers no {capability}: {CAPABILITIES[capability]}")
+        return found
+
+    def train(self, turn: int) -> dict[str, Target]:
+        """Give every parameter its code of a round, in place, as training does; what is due to the engine then."""
+        for name, parameter in self.model.named_parameters():
+            write(parameter, code(name, full_shape(parameter), turn, self.scenario.world_size))
+        return coded_targets(self.scenario, turn)
+
+    def rewind(self) -> None:
+        """Put the trainer back to what it was before the check."""
+        self.stage.pristine.restore()
 
     def differences(self) -> list[str]:
         """How this rank's model differs from what it was before the check."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from harness.conformance.sync.layout import is_left_gathered, places
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -22,36 +24,51 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 class _Parameter:
     name: str
     parameter: torch.nn.Parameter
-    storage: torch.Tensor  # the tensor that holds this rank's bytes, by reference
-    pointer: int
-    content: torch.Tensor
+    storages: tuple[torch.Tensor, ...]  # the tensors that hold this rank's bytes, by reference
+    pointers: tuple[int, ...]
+    contents: tuple[torch.Tensor, ...]
     requires_grad: bool
 
+    @classmethod
+    def capture(cls, name: str, parameter: torch.nn.Parameter) -> _Parameter:
+        storages = tuple(places(parameter))
+        pointers = tuple(storage.data_ptr() for storage in storages)
+        contents = tuple(storage.detach().clone() for storage in storages)
+        return cls(name, parameter, storages, pointers, contents, parameter.requires_grad)
+
     def differences(self) -> Iterator[str]:
-        now = _local(self.parameter)
-        if _gathered(self.parameter):
+        held = places(self.parameter)
+        if is_left_gathered(self.parameter):
             yield f"{self.name} was left gathered"
-        elif now.shape != self.content.shape or now.dtype != self.content.dtype:
-            yield (
-                f"{self.name} now holds {now.dtype} {tuple(now.shape)}"
-                f" instead of {self.content.dtype} {tuple(self.content.shape)}"
-            )
-        elif not torch.equal(_raw(now), _raw(self.content)):
-            changed = int((now != self.content).sum())
-            yield f"{self.name}: {changed} of {now.numel()} elements changed"
-        elif now.data_ptr() != self.pointer:
-            yield f"{self.name} moved to other memory"
+        elif len(held) != len(self.storages):
+            yield f"{self.name} is laid out in another way"
+        else:
+            for now, content, pointer in zip(held, self.contents, self.pointers, strict=True):
+                yield from self._compare(now, content, pointer)
         if self.parameter.requires_grad != self.requires_grad:
             yield f"{self.name}.requires_grad is now {self.parameter.requires_grad}"
 
+    def _compare(self, now: torch.Tensor, content: torch.Tensor, pointer: int) -> Iterator[str]:
+        if now.shape != content.shape or now.dtype != content.dtype:
+            yield (
+                f"{self.name} now holds {now.dtype} {tuple(now.shape)}"
+                f" instead of {content.dtype} {tuple(content.shape)}"
+            )
+        elif not torch.equal(_raw(now), _raw(content)):
+            changed = int((now != content).sum())
+            yield f"{self.name}: {changed} of {now.numel()} elements changed"
+        elif now.data_ptr() != pointer:
+            yield f"{self.name} moved to other memory"
+
     def restore(self) -> None:
-        if _gathered(self.parameter):
+        if is_left_gathered(self.parameter):
             self.parameter.partition(has_been_updated=False)  # type: ignore[attr-defined]
         if hasattr(self.parameter, "ds_tensor"):
-            self.parameter.ds_tensor = self.storage
-        else:
-            self.parameter.data = self.storage
-        self.storage.data.copy_(self.content)
+            self.parameter.ds_tensor = self.storages[0]
+        elif not hasattr(self.parameter, "device_mesh"):
+            self.parameter.data = self.storages[0]
+        for storage, content in zip(self.storages, self.contents, strict=True):
+            storage.data.copy_(content)
         self.parameter.requires_grad_(self.requires_grad)
 
 
@@ -61,24 +78,16 @@ class ModelState:
 
     model: Any
     parameters: tuple[_Parameter, ...]
+    buffers: dict[str, tuple[torch.Tensor, torch.Tensor]]
     flags: dict[str, dict[str, Any]]
     hooks: dict[str, dict[str, list[int]]]
 
     @classmethod
     def capture(cls, model: Any) -> ModelState:
         """Copy this rank's bytes and note everything that a sync must leave alone."""
-        parameters = tuple(
-            _Parameter(
-                name=name,
-                parameter=parameter,
-                storage=_local(parameter),
-                pointer=_local(parameter).data_ptr(),
-                content=_local(parameter).detach().clone(),
-                requires_grad=parameter.requires_grad,
-            )
-            for name, parameter in model.named_parameters()
-        )
-        return cls(model, parameters, _flags(model), _hooks(model))
+        parameters = tuple(_Parameter.capture(*named) for named in model.named_parameters())
+        buffers = {name: (live, live.clone()) for name, live in model.named_buffers()}
+        return cls(model, parameters, buffers, _flags(model), _hooks(model))
 
     def differences(self) -> list[str]:
         """Every difference between the model now and then, as short sentences; empty when there is none."""
@@ -86,6 +95,12 @@ class ModelState:
         found = [] if names == [p.name for p in self.parameters] else ["the model's parameter names changed"]
         for parameter in self.parameters:
             found += parameter.differences()
+        held = dict(self.model.named_buffers())
+        found += [
+            f"buffer {name} changed"
+            for name, (live, content) in self.buffers.items()
+            if held.get(name) is not live or not torch.equal(live, content)
+        ]
         now = _flags(self.model)
         for module, flags in self.flags.items():
             found += [
@@ -106,6 +121,8 @@ class ModelState:
         try:
             for parameter in self.parameters:
                 parameter.restore()
+            for live, content in self.buffers.values():
+                live.copy_(content)
             modules = dict(self.model.named_modules())
             for name, flags in self.flags.items():
                 for flag, value in flags.items():
@@ -120,21 +137,10 @@ class ModelState:
         return not self.differences()
 
 
-def _local(parameter: torch.nn.Parameter) -> torch.Tensor:
-    shard = getattr(parameter, "ds_tensor", None)
-    return parameter.data if shard is None else shard
-
-
 def _raw(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes: NaN equals itself, and -0.0 is not 0.0."""
-    return tensor.detach().contiguous().view(torch.uint8) if tensor.dim() else tensor
-
-
-def _gathered(parameter: torch.nn.Parameter) -> bool:
-    status = getattr(parameter, "ds_status", None)
-    return (
-        status is not None and status.name != "NOT_AVAILABLE" and not getattr(parameter, "ds_persist", False)
-    )
+    """The bytes, by eight where that goes: NaN equals itself, and -0.0 is not 0.0."""
+    flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    return flat.view(torch.int64) if flat.numel() % 8 == 0 and flat.storage_offset() % 8 == 0 else flat
 
 
 def _flags(model: Any) -> dict[str, dict[str, Any]]:

@@ -28,6 +28,7 @@ class SyncContext:
     world_size: int
 
 
+Send = Callable[[str, torch.Tensor], object]
 SyncSubject = Callable[[Any, SyncContext], Iterable[tuple[str, torch.Tensor]]]
 
 
@@ -88,6 +89,30 @@ class Round:
             raise Violation(
                 Kind.WRONG, f"metadata() must list entries with .name, .dtype and .shape: {error}"
             ) from error
+
+
+# The subject has control below, in frames of this file: that is how a rank that never comes back is told apart.
+
+
+def drive(
+    push: Callable[..., object], source: Any, send: Callable[[str, torch.Tensor], object], seconds: float
+) -> None:
+    """Let the subject drive a round on this rank."""
+    push(source, send, seconds)
+
+
+def loop(source: Any, each: Callable[[int], None]) -> None:
+    """Consume a round as a trainer does, with a plain loop over the subject's own iterator, which nobody closes."""
+    for index, _ in enumerate(source, start=1):
+        each(index)
+
+
+def packed(pack: Callable[[Any, int], Iterable[Any]], source: Any, nbytes: int) -> Iterator[Any]:
+    """The buckets that a subject packs a round into."""
+    try:
+        yield from pack(source, nbytes)
+    except Exception as error:
+        raise SubjectRaised("packing a round into buckets", error) from error
 
 
 def _pair(item: object, index: int) -> tuple[str, torch.Tensor]:

@@ -1,0 +1,216 @@
+"""What goes wrong, and how it ends: a consumer that raises, a rank that fails, a model that cannot be synced right."""
+
+from __future__ import annotations
+
+import gc
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed import distributed_c10d
+
+from harness.conformance.check import check
+from harness.conformance.sync.consumer import discard, read_at_once
+from harness.conformance.sync.subject import Round, drive, loop
+from harness.conformance.sync.traffic import recorded
+from harness.conformance.sync.unfit import UNFIT, Unfit
+from harness.conformance.verdict import Kind, SubjectRaised, Violation
+
+if TYPE_CHECKING:
+    from harness.conformance.sync.stage import SyncCell
+
+STRIDE = (
+    5  # on several ranks; prime to the tensors of a layer, so that each kind of them is met in some layer
+)
+DEADLINE = 10.0  # seconds from one rank's failure to the end on all
+
+
+class ConsumerFailed(Exception):
+    """What a consumer raises here."""
+
+
+@check(
+    "sync/consumer-raises",
+    must=(
+        "A consumer that raises after any yield, on every rank alike, and closes nothing itself, MUST find the model as"
+        " it was before the round once it has let go of the source, and the next round MUST be right."
+    ),
+    since="0.1",
+    reports=("trl#6796", "trl#2840", "trl#2877"),
+)
+def test_consumer_raises(sync: SyncCell) -> None:
+    total = len(sync.targets)
+    stops = [*range(1, total + 1, STRIDE), total]
+    sync.evidence.update(yields=total, raised_after=len(stops))
+    for stop in stops:
+        _raise_after(sync, stop)
+        found = sync.differences()
+        if found and gc.collect():  # what holds itself alive is let go of here, and not before
+            found = sync.differences()
+        if found:
+            raise Violation(
+                Kind.DRIFT,
+                f"the consumer raised after yield {stop} of {total}: {len(found)} difference(s), the first: {found[0]}",
+            )
+    _judge_next(sync, "one whose consumer raised")
+
+
+def _raise_after(sync: SyncCell, stop: int) -> None:
+    def each(index: int) -> None:
+        if index == stop:
+            raise ConsumerFailed(f"yield {index}")
+
+    source = sync.open().source
+    try:
+        loop(source, each)
+    except ConsumerFailed:
+        pass
+    except Exception as error:
+        raise SubjectRaised(f"a pass up to yield {stop}", error) from error
+
+
+def _judge_next(sync: SyncCell, before: str) -> None:
+    after = read_at_once(sync.open().stream())
+    wrong = [n for n, target in sync.targets.items() if n not in after or target.error(after[n]) > 1.0]
+    sync.evidence["wrong_in_next_round"] = len(wrong)
+    if wrong:
+        raise Violation(
+            Kind.WRONG, f"the round after {before}: {len(wrong)} tensor(s) wrong, such as {wrong[0]}"
+        )
+
+
+@check(
+    "sync/rank-fails",
+    must=(
+        f"A transport that raises on one rank MUST end the round on every rank by an exception within {DEADLINE:.0f}"
+        " seconds; the model is then as it was before, and the next round right."
+    ),
+    since="0.1",
+    reports=("trl#6796", "trl#6913"),
+    scenarios=("*x2-*", "*x4-*"),
+)
+def test_rank_fails(sync: SyncCell) -> None:
+    push = sync.offered("push")
+    total, last = len(sync.targets), sync.scenario.world_size - 1
+    ends: dict[str, Any] = {}
+    for failing, place in ((0, 1), (last, total // 2), (0, total)):
+        label = f"rank {failing} at tensor {place}"
+        ends[label] = _push_with_failure(sync, push, failing, place)
+        silent = [rank for rank, end in enumerate(ends[label]) if not end["raised"]]
+        if silent:
+            raise Violation(
+                Kind.SILENT, f"{label} failed, and the round ended without an exception on ranks {silent}"
+            )
+        found = sync.differences()
+        if found:
+            raise Violation(
+                Kind.DRIFT, f"after {label} failed: {len(found)} difference(s), the first: {found[0]}"
+            )
+    sync.evidence["ends"] = ends
+    _judge_next(sync, "one that a rank failed in")
+
+
+def _push_with_failure(sync: SyncCell, push: Any, failing: int, place: int) -> list[dict[str, Any]]:
+    """One driven round in which one rank's transport raises; how it ended on every rank."""
+    sent = 0
+
+    def send(name: str, tensor: torch.Tensor) -> None:
+        nonlocal sent
+        del tensor
+        sent += 1
+        if sync.stage.rank == failing and sent == place:
+            raise ConsumerFailed(f"the transport broke at {name}")
+
+    begun, raised = time.monotonic(), ""
+    with _limit(DEADLINE):
+        try:
+            drive(push, sync.open().source, send, DEADLINE)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is how the round ended here
+            raised = f"{type(error).__name__}: {error}"[:200]
+    end = {"raised": raised, "seconds": round(time.monotonic() - begun, 2)}
+    ends = _tell(f"{failing}/{place}", end)
+    late = [rank for rank, each in enumerate(ends) if each["seconds"] > DEADLINE]
+    if late:
+        left = SubjectRaised(
+            f"rank {failing} failed at tensor {place}: ranks {late} waited {DEADLINE} s and", _cause(ends)
+        )
+        left.kind = Kind.HANG
+        raise left
+    return ends
+
+
+def _tell(label: str, end: dict[str, Any]) -> list[dict[str, Any]]:
+    """Exchange how a round ended through the store: after a failure the group's collectives cannot be trusted."""
+    import json
+
+    store = distributed_c10d._get_default_store()  # noqa: SLF001 - the one that the ranks met at
+    turn = store.add(f"rank-fails/{label}/{torch.distributed.get_rank()}", 1)
+    ranks = range(torch.distributed.get_world_size())
+    store.set(f"rank-fails/{label}/{turn}/{torch.distributed.get_rank()}", json.dumps(end))
+    keys = [f"rank-fails/{label}/{turn}/{rank}" for rank in ranks]
+    store.wait(keys, timedelta(seconds=3 * DEADLINE))
+    return [json.loads(store.get(key)) for key in keys]
+
+
+def _cause(ends: list[dict[str, Any]]) -> Exception:
+    return RuntimeError(
+        "; ".join(f"rank {rank}: {end['raised'] or 'nothing'}" for rank, end in enumerate(ends))
+    )
+
+
+class _limit:  # noqa: N801 - reads as what it does
+    """The default group's time limit for the collectives that begin in a block."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        self._set(timedelta(seconds=self._seconds))
+
+    def __exit__(self, *_: object) -> None:
+        self._set(distributed_c10d.default_pg_timeout)
+
+    @staticmethod
+    def _set(limit: timedelta) -> None:
+        distributed_c10d._set_pg_timeout(limit, torch.distributed.group.WORLD)  # noqa: SLF001
+
+
+@check(
+    "sync/refuses",
+    must=(
+        "A model that cannot be synced right (a base of packed integers, a method that merges into no weight, adapters"
+        " on one half of a tied pair, an active adapter that does not exist) MUST be refused before any collective, by"
+        " an exception that names what is wrong."
+    ),
+    since="0.1",
+    reports=("trl#4973", "trl#3466", "trl#3654"),
+    scenarios=("*-lora-*",),
+)
+def test_refuses(sync: SyncCell) -> None:
+    told: dict[str, str] = {}
+    for unfit in UNFIT:
+        model = unfit.build(sync.scenario)
+        with recorded() as begun:
+            try:
+                discard(Round(sync.subject, model, sync.context).stream())
+            except (SubjectRaised, Violation) as refusal:
+                told[unfit.name] = str(refusal.__cause__ or refusal)
+        _judge_refusal(unfit, told.get(unfit.name), len(begun))
+    sync.evidence["told"] = told
+
+
+def _judge_refusal(unfit: Unfit, told: str | None, collectives: int) -> None:
+    if told is None:
+        raise Violation(
+            Kind.SILENT, f"{unfit.name}: a round was yielded as if the model could be synced right"
+        )
+    if not any(word in told for word in unfit.words):
+        raise Violation(
+            Kind.SILENT,
+            f"{unfit.name}: raised without naming what is wrong ({' or '.join(unfit.words)}): {told[:200]}",
+        )
+    if collectives:
+        raise Violation(
+            Kind.RAISED, f"{unfit.name}: refused only after {collectives} collective(s): {told[:200]}"
+        )
