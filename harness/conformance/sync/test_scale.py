@@ -58,4 +58,4 @@ def test_scale(sync: SyncCell) -> None:
 
 def _on(sync: SyncCell, model: Any) -> SyncCell:
     """The same cell on another model, whose evidence nobody reads."""
-    return SyncCell(replace(sync.stage, trainer=Trainer(model, None)), sync.subject)
+    return SyncCell(replace(sync.stage, trainer=Trainer(model, model, None)), sync.subject)
