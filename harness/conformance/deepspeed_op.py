@@ -1,7 +1,8 @@
 """DeepSpeed's shared-memory op for CPU: compiled by DeepSpeed at its first use, which takes about a minute.
 
 A cell's deadline is no place for a compiler, so the op is built before the first cell, in a process of its own, into a
-folder of this very environment: environments that share torch's folder rebuild it in turn. torch guards a build by a
+folder for this Python, torch and DeepSpeed: what was built against them serves every environment that has them, and is
+loaded without torch's own way, by which environments rebuild it in turn. torch guards a build by a
 file that a killed build leaves behind, and whoever comes later waits for it without end; so builds here take turns by
 a lock that the kernel gives back, and what a dead one left is cleared.
 """
@@ -30,16 +31,16 @@ _BUILD = "from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder as B; B()
 
 
 def folder() -> Path:
-    """Where this environment's build lives, under torch's folder for extensions."""
+    """Where the build for this Python, torch and DeepSpeed lives, under torch's folder for extensions."""
     named = os.environ.get(_VARIABLE)
     root = Path(named) if named else Path.home() / ".cache" / "torch_extensions"
-    identity = f"{sys.prefix} {sys.version} {version('torch')} {version('deepspeed')}"
+    identity = f"{sys.version} {version('torch')} {version('deepspeed')}"
     own = f"harness-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
     return root if root.name == own else root / own
 
 
 def is_built() -> bool:
-    """Whether the op was built for this environment."""
+    """Whether the op was built for these versions."""
     return (folder() / NAME / f"{NAME}.so").is_file()
 
 
