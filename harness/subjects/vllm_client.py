@@ -46,16 +46,25 @@ class Client:
         parts = urlsplit(url)
         self._host, self._port = str(parts.hostname), parts.port or 80
 
-    def ask(self, verb: str, path: str, body: object = None, *, seconds: float = 60.0) -> Answer:
+    def ask(
+        self,
+        verb: str,
+        path: str,
+        body: object = None,
+        *,
+        seconds: float = 60.0,
+        headers: dict[str, str] | None = None,
+    ) -> Answer:
         """One question.
 
         Raises:
             Unreachable: no answer within ``seconds``.
         """
+        sent = {"Content-Type": "application/json", **(headers or {})}
         link = http.client.HTTPConnection(self._host, self._port, timeout=seconds)
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         try:
-            link.request(verb, path, body=data, headers={"Content-Type": "application/json"})
+            link.request(verb, path, body=data, headers=sent)
             answer = link.getresponse()
             text = answer.read().decode(errors="replace")
         except (OSError, http.client.HTTPException) as error:
@@ -75,8 +84,16 @@ class Client:
         """What the engine calls its weights."""
         return str(self.ask("GET", "/weight_info").body["weight_version"])
 
-    def complete(self, prompt: list[int], max_tokens: int = 8, *, seconds: float = 60.0) -> Completion:
+    def complete(
+        self, prompt: list[int], max_tokens: int = 8, *, seconds: float = 60.0, replica: int | None = None
+    ) -> Completion:
         """Complete a prompt of token ids greedily.
+
+        Args:
+            prompt: token ids.
+            max_tokens: how many to generate.
+            seconds: deadline.
+            replica: which one of a data-parallel server shall answer; the server's choice when None.
 
         Raises:
             Unreachable: no answer, or one that is an error, with its words.
@@ -91,7 +108,8 @@ class Client:
             "prompt_logprobs": 0,
             "return_token_ids": True,
         }
-        answer = self.ask("POST", "/v1/completions", body, seconds=seconds)
+        headers = {} if replica is None else {"X-data-parallel-rank": str(replica)}
+        answer = self.ask("POST", "/v1/completions", body, seconds=seconds, headers=headers)
         if answer.status != http.client.OK:
             raise Unreachable(f"the completion was answered {answer.status}: {answer.body}")
         choice = answer.body["choices"][0]

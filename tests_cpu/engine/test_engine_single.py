@@ -43,16 +43,13 @@ def test_going_to_b_and_back_to_a_serves_a_again_to_the_last_bit(on_stage):
     assert cell.scores() == a
 
 
-def test_ten_rounds_of_training_and_syncing_stay_within_the_bound_and_take_less_than_half_a_second(on_stage):
+def test_ten_rounds_of_training_and_syncing_stay_within_the_bound(on_stage):
     cell = on_stage(scenario())
-    seconds = []
     for _ in range(10):
         cell.trainer.call("step")
         version = cell.sync()
-        seconds.append(cell.evidence["sync_seconds"])
         assert cell.server.client.weight_version() == version
     assert cell.mismatch().max <= BOUND["bf16"]
-    assert min(seconds) < 0.5  # the best of ten: the machine may be busy with other things
 
 
 def test_trl_through_vllms_packing_leaves_the_engine_with_the_base_weights(on_stage, record_property):

@@ -1,18 +1,18 @@
-"""An engine of two workers that share one model (tensor parallel 2)."""
+"""An engine of two workers: that share one model (tensor parallel 2), or have a replica each (data parallel 2)."""
 
 import json
 
 import pytest
 
 from harness.conformance.engine.incident import provoke
-from harness.conformance.engine.scenarios import TENSOR, EngineScenario
+from harness.conformance.engine.scenarios import DATA, TENSOR, EngineScenario
 from harness.conformance.engine.scoring import BOUND, Mismatch
 from harness.conformance.sync.scenarios import SyncScenario
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize("layout", [TENSOR], ids=str, scope="class")
+@pytest.mark.parametrize("layout", [TENSOR, DATA], ids=str, scope="class")
 class TestTwoWorkers:
     @pytest.fixture
     def cell(self, on_stage, layout):
@@ -28,8 +28,7 @@ class TestTwoWorkers:
             cell.trainer.call("step")
             version = cell.sync()
             assert self.versions(cell) == [version] * cell.scenario.layout.tensor_parallel
-            for _ in range(2):  # replicas take turns
-                assert cell.mismatch().max <= BOUND["bf16"]
+            assert cell.mismatch().max <= BOUND["bf16"]
 
     @pytest.mark.parametrize("worker", [0, 1])
     def test_a_worker_that_fails_at_a_chunk_leaves_both_with_the_old_weights(self, cell, worker):

@@ -14,6 +14,9 @@ from harness.subjects.vllm_client import Completion
 if TYPE_CHECKING:
     from pathlib import Path
 
+ENGINE = ("vllm.entrypoints.llm", "vllm.v1.worker.cpu_worker")
+"""What an ``LLM`` imports, a dozen seconds of it."""
+
 
 class LocalRank(TrainerRank):
     """Rank 0 opens the engine; the other ranks take part in what is collective and return None."""
@@ -96,5 +99,5 @@ def local_trainers(size: int, folder: Path) -> WorkerPool:
         timeout=300.0,
         start_timeout=START_S,
         start_method="forkserver",
-        preload=(*HEAVY, "vllm"),
+        preload=(*HEAVY, *ENGINE),
     )

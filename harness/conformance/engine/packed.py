@@ -40,17 +40,17 @@ class TrlPacked:
         return ModuleGatherSource(self._model).metadata()
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        stream = self._stream()
+        if self._rank != 0:
+            for _ in stream:  # TRL's other ranks exhaust the generator
+                pass
+            return
         from vllm.distributed.weight_transfer.packed_tensor import (
             DEFAULT_PACKED_BUFFER_SIZE_BYTES,
             pack_tensors,
             unpack_tensor,
         )
 
-        stream = self._stream()
-        if self._rank != 0:
-            for _ in stream:  # TRL's other ranks exhaust the generator
-                pass
-            return
         size = self._buffer_bytes or DEFAULT_PACKED_BUFFER_SIZE_BYTES
         while (chunk := pack_tensors(stream, lambda item: item[1], size)) is not None:
             yield from unpack_tensor(

@@ -20,7 +20,7 @@ from harness.subjects.vllm import Layout, Server, log_tail, start
 from harness.subjects.vllm_client import Completion, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from harness.conformance.engine.scenarios import EngineScenario
     from harness.conformance.sync.scenarios import SyncScenario
@@ -39,8 +39,12 @@ class Stage:
     """What runs. Everything is started when it is first asked for, and ended by ``close``."""
 
     folder: Path
+    starts: list[tuple[str, float]] = field(default_factory=list)
+    """Each server that was started, and the seconds until it answered."""
+    transfers: list[float] = field(default_factory=list)
+    """Seconds of each transfer that succeeded, as its caller sees them."""
     _server: Server | None = None
-    _served: tuple[str, str, Layout] | None = None
+    _served: tuple[str, str, Layout, Callable[..., Server]] | None = None
     _pool: WorkerPool | None = None
     _trained: SyncScenario | None = None
     _started: int = 0
@@ -48,7 +52,7 @@ class Stage:
 
     def server(self, trainer: SyncScenario, layout: Layout, start: Callable[..., Server] = start) -> Server:
         """A server of the scenario's base model: the one that runs, in whatever state, or a fresh and healthy one."""
-        wanted = (trainer.model, trainer.dtype, layout)
+        wanted = (trainer.model, trainer.dtype, layout, start)
         if self._server is None or self._served != wanted:
             self.drop_server()
             self._started += 1
@@ -59,7 +63,9 @@ class Stage:
                 model, self.folder / f"server-{self._started}.log", DTYPE[trainer.dtype], layout
             )
             self._served = wanted
+            begun = time.monotonic()
             self._server.wait_healthy()
+            self.starts.append((f"{trainer.model}-{trainer.dtype}-{layout}", time.monotonic() - begun))
         return self._server
 
     @property
@@ -155,15 +161,26 @@ class EngineCell:
         sent = self.trainer.call(
             "sync", self.server.url, version, seconds, source, fault, timeout=6 * seconds
         )
-        self.evidence["sync_seconds"] = round(time.monotonic() - begun, 3)
+        seconds = time.monotonic() - begun
+        self.stage.transfers.append(seconds)
+        self.evidence["sync_seconds"] = round(seconds, 3)
         self.evidence.update(
             {k: v for k, v in (sent[0] or {}).items() if k in {"nbytes", "chunks", "tensors"}}
         )
         return version
 
-    def answers(self, prompts: Sequence[list[int]] = PROMPTS) -> list[Completion]:
-        """What the server makes of some prompts, greedily."""
-        return [self.server.client.complete(prompt) for prompt in prompts]
+    def answers(self) -> list[Completion]:
+        """What the server makes of the prompts, greedily: every replica of all of them."""
+        return [
+            self.server.client.complete(prompt, replica=replica)
+            for replica in self._replicas()
+            for prompt in PROMPTS
+        ]
+
+    def _replicas(self) -> list[int | None]:
+        """Those that must be asked one by one; a server that has one is asked as it is."""
+        count = self.scenario.layout.data_parallel
+        return [None] if count == 1 else list(range(count))
 
     def mismatch(self, *, merged: bool = True) -> Mismatch:
         """Compare the server's log-probabilities, prompt and answer, with transformers' on the trainer's weights.
@@ -172,7 +189,8 @@ class EngineCell:
             merged: against the merged weights of this moment; else against the base model.
         """
         answers = self.answers()
-        sequences = [[*prompt, *answer.tokens] for prompt, answer in zip(PROMPTS, answers, strict=True)]
+        prompts = PROMPTS * len(self._replicas())
+        sequences = [[*prompt, *answer.tokens] for prompt, answer in zip(prompts, answers, strict=True)]
         ours = self.trainer.call("score", sequences, merged)[0]
         return Mismatch.between(ours, [answer.prompt_logprobs + answer.logprobs for answer in answers])
 

@@ -43,27 +43,48 @@ def test_versions(engine: EngineCell) -> None:
     engine.sync()
     with Load(engine.server.client, [list(prompt) for prompt in PROMPTS[:2]]) as load:
         load.wait_until_running()
-        rounds = _alternate(engine)
+        alternate(engine, ROUNDS)
+    require_answered(engine, load)
+    require_whole(engine, load.asked)
+
+
+def require_answered(engine: EngineCell, load: Load) -> None:
+    """Every request of the load has its answer.
+
+    Raises:
+        Violation: one has an error, or nothing.
+    """
     failed = [asked for asked in load.asked if asked.answer is None]
-    engine.evidence.update(rounds=rounds, requests=len(load.asked), failed=len(failed))
+    engine.evidence.update(requests=len(load.asked), failed=len(failed))
     if failed or load.unanswered:
         first = failed[0].failure if failed else "no answer within the deadline"
         raise Violation(Kind.RAISED, f"{len(failed) + load.unanswered} requests were not answered: {first}")
-    _require_whole(engine, load.asked)
 
 
-def _alternate(engine: EngineCell) -> int:
-    for finished in range(ROUNDS):
+def alternate(engine: EngineCell, rounds: int) -> list[float]:
+    """Transfer the weights that are kept as A and B in turn; the seconds that each transfer took.
+
+    Raises:
+        Violation: a transfer failed.
+    """
+    seconds = []
+    for finished in range(rounds):
         engine.trainer.call("recall", "ab"[finished % 2])
         try:
             engine.sync()
         except WorkerFailed as error:
             raise Violation(Kind.RAISED, f"transfer {finished + 1} under load failed: {error}") from error
-    return ROUNDS
+        seconds.append(float(engine.evidence["sync_seconds"]))
+    engine.evidence["rounds"] = rounds
+    return seconds
 
 
-def _require_whole(engine: EngineCell, asked: list[Asked]) -> None:
-    """Each answer is A's or B's: compared token by token with both."""
+def require_whole(engine: EngineCell, asked: list[Asked]) -> None:
+    """Each answer is A's or B's: compared token by token with both.
+
+    Raises:
+        Violation: one is neither's.
+    """
     answers = [(each.prompt, each.answer) for each in asked if each.answer is not None]
     sequences = sorted({(*prompt, *answer.tokens) for prompt, answer in answers})
     by_weights = []
@@ -95,10 +116,10 @@ def _require_whole(engine: EngineCell, asked: list[Asked]) -> None:
 def test_flat(engine: EngineCell) -> None:
     engine.sync()
     family = sorted(engine.server.family())
-    before = _resident(family)
+    before = resident(family)
     for _ in range(ROUNDS):
         engine.sync()
-    after = _resident(family)
+    after = resident(family)
     engine.evidence.update(
         rounds=ROUNDS, resident_before=before, resident_after=after, growth_bytes=after - before
     )
@@ -112,5 +133,6 @@ def test_flat(engine: EngineCell) -> None:
         )
 
 
-def _resident(pids: list[int]) -> int:
+def resident(pids: list[int]) -> int:
+    """Bytes of memory that processes hold."""
     return sum(psutil.Process(pid).memory_info().rss for pid in pids)

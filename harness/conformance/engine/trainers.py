@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 
     from harness.conformance.sync.scenarios import SyncScenario
 
-HEAVY = ("torch", "transformers", "peft", "deepspeed", "harness.sync", "harness.transfer")
+HEAVY = (
+    "torch",
+    "transformers",
+    "peft",
+    "deepspeed",
+    "harness.conformance.preload",
+    "harness.sync",
+    "harness.transfer",
+)
+"""Imported once, before the ranks are forked. With DeepSpeed's op loaded, no rank runs a compiler."""
 START_S = 240.0
 SOURCES = ("module-gather", "trl-packed", "misnamed")
 
