@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness import __version__
+from harness.arguments import whole_numbers, writable
 from harness.errors import HarnessError, UsageError
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def check(
         subjects=tuple(subjects),
         checks=tuple(only or ()),
         scenarios=tuple(scenario or ()),
-        worlds=_worlds(world),
+        worlds=whole_numbers("--world", world, "world size"),
         device=device,
         full=full,
         deadline=deadline,
@@ -99,27 +100,11 @@ def check(
         from harness.conformance import baseline
 
         known = baseline.read(expect)
-    _writable(json)
-    _writable(write_baseline)
+    writable(json)
+    writable(write_baseline)
     with _progress() as (on_plan, on_cell):
         cells = run(request, on_plan, on_cell)
     raise typer.Exit(_conclude(cells, request.device, known, write_baseline, json))
-
-
-def _worlds(text: str) -> tuple[int, ...]:
-    try:
-        sizes = tuple(int(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        raise UsageError(f"--world {text!r}: expected world sizes such as 1,2") from None
-    if any(size < 1 for size in sizes):
-        raise UsageError(f"--world {text!r}: a world size is at least 1")
-    return sizes
-
-
-def _writable(place: Path | None) -> None:
-    """Complain before the work, not after it."""
-    if place is not None and not place.absolute().parent.is_dir():
-        raise UsageError(f"cannot write {place}: there is no folder {place.absolute().parent}")
 
 
 @contextmanager
@@ -198,7 +183,7 @@ def zoo(
 
     if family not in {"", *FAMILIES}:
         raise UsageError(f"unknown family {family!r}: expected one of {', '.join(FAMILIES)}")
-    _writable(json)
+    writable(json)
     with _progress() as (_, on_cell):
         sightings = keeper.watch(mutants(family), on_cell, intended_only=intended)
         flagged = keeper.guard(controls(family), on_cell)
@@ -240,6 +225,39 @@ def list_(
         case Listing.scenarios:
             table = listing.scenarios(full=full)
     _console().print(table)
+
+
+@app.command()
+def law(
+    config: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Your models' config.json; without one, Llama 3.1 8B, 70B and 405B."),
+    ] = None,
+    world: Annotated[str, typer.Option("--world", help="World sizes.")] = "2,8,64,256",
+    dtype: Annotated[str, typer.Option("--dtype", help="Of base and adapter: bf16, fp16 or fp32.")] = "bf16",
+    rank: Annotated[int, typer.Option("--rank", help="Rank of the LoRA on all linear layers.")] = 16,
+    card: Annotated[str, typer.Option("--card", help="Memory of the cards to compare with, GB.")] = "80,141",
+    json: Annotated[Path | None, typer.Option("--json", help="Write the figures, in bytes.")] = None,
+) -> None:
+    """Compute what a sync takes on each GPU at real shapes, with nothing allocated."""
+    from harness.conformance.record import write
+    from harness.law import Request, read, rows, standard
+    from harness.law.table import document, table
+
+    models = [read(path) for path in config] if config else standard()
+    request = Request(
+        models,
+        whole_numbers("--world", world, "world size"),
+        dtype,
+        rank,
+        whole_numbers("--card", card, "card of some GB"),
+    )
+    writable(json)
+    with _console(stderr=True).status("starting") as status:
+        found = rows(request, lambda model: status.update(f"{model.name}: minutes for a large one"))
+    _console().print(table(request, found))
+    if json is not None:
+        write(json, document(request, found))
 
 
 @app.command()

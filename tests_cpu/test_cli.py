@@ -57,6 +57,9 @@ def test_what_it_lists(arguments, expected):
         (("check", "reference", "--json", "/no/such/folder/x.json"), "there is no folder /no/such/folder"),
         (("check", "reference", "--expect", "/no/such/file.toml"), "cannot read the baseline"),
         (("check", "no_such_module:f"), "importing no_such_module raised ModuleNotFoundError"),
+        (("law", "/no/such/config.json"), "there is no file /no/such/config.json"),
+        (("law", "--world", "0"), "a world size is at least 1"),
+        (("law", "--dtype", "int4"), "unknown dtype 'int4'"),
         (("zoo", "--family", "birds"), "unknown family 'birds'"),
     ],
 )

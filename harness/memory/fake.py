@@ -111,6 +111,8 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run an operator between two looks: at its arguments, and at its results."""
         del types
         given = kwargs or {}
+        if func is torch.ops.prim.device.default:  # most of all calls, and none of them makes a thing
+            return func(*args, **given)
         for tensor in _tensors((args, given)):
             self._ledger.existed(tensor.untyped_storage())
         result = func(*args, **given)
