@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VOCABULARY, HIDDEN, INTERMEDIATE, LAYERS, HEADS = 4096, 256, 512, 6, 4
-EXPERTS, CHANNELS = 4, 128
+EXPERTS, CHANNELS = 4, 96
 
 
 def llama(*, tied: bool = False) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,21 +22,47 @@ if TYPE_CHECKING:
     from harness.conformance.sync.scenarios import SyncScenario
 
 
+class Exact:
+    """The merge of a model in float64, made when it is first asked for: a value with PEFT's own bits needs none.
+
+    Args:
+        model: unsharded; it is not changed by anyone afterwards.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    @cached_property
+    def values(self) -> dict[str, torch.Tensor]:
+        """By the engine's name."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            merged = deepcopy(self._model).double().merge_and_unload()
+        return {name: value.detach() for name, value in merged.named_parameters()}
+
+
 @dataclass(frozen=True)
 class Target:
     """One tensor that the engine should receive.
 
     Attributes:
+        name: the engine's.
         merged: PEFT's result, in the model's dtype, full shape.
-        exact: the same merge in float64.
-        base: the weight without the adapter, float64.
+        base: the weight without the adapter, in the model's dtype.
         adapted: whether the adapter changes it.
+        model: the same merges in float64.
     """
 
+    name: str
     merged: torch.Tensor
-    exact: torch.Tensor
     base: torch.Tensor
     adapted: bool
+    model: Exact
+
+    @property
+    def exact(self) -> torch.Tensor:
+        """The same merge in float64."""
+        return self.model.values[self.name]
 
     def bound(self) -> torch.Tensor:
         """Largest distance from ``exact`` that rounding explains, element by element.
@@ -45,50 +71,62 @@ class Target:
         for the sum, and as much again for norms and scales that are themselves rounded (DoRA).
         """
         eps = torch.finfo(self.merged.dtype).eps
-        delta = (self.exact - self.base).abs().max()
-        return 4 * eps * (self.exact.abs() + self.base.abs() + delta)
+        base = self.base.double()
+        delta = (self.exact - base).abs().max()
+        return 4 * eps * (self.exact.abs() + base.abs() + delta)
 
     def error(self, value: torch.Tensor) -> float:
-        """Largest distance of ``value`` from the exact merge in units of the bound; at most 1.0 is right."""
-        distance = (value.detach().cpu().double() - self.exact).abs()
+        """How wrong a value is: 0.0 for PEFT's own bits, at most 1.0 for what rounding explains.
+
+        Else the largest distance from the exact merge in units of the bound.
+        """
+        own = value.detach().cpu()
+        if own.dtype == self.merged.dtype and torch.equal(own, self.merged):
+            return 0.0
+        distance = (own.double() - self.exact).abs()
         ratio = distance / self.bound().clamp_min(torch.finfo(torch.float64).tiny)
         worst = float(ratio.max())
         return float("inf") if worst != worst else worst  # noqa: PLR0124 - NaN is as wrong as can be
 
     def is_unmerged(self, value: torch.Tensor) -> bool:
         """Whether ``value`` is the base weight, where a merged one was due."""
-        return self.adapted and torch.equal(value.detach().cpu(), self.base.to(self.merged.dtype))
+        return self.adapted and torch.equal(value.detach().cpu(), self.base)
 
 
 @lru_cache(maxsize=2)
 def targets(scenario: SyncScenario) -> dict[str, Target]:
     """Every tensor that the engine should receive, by the engine's name, in the order of the model's parameters."""
-    return merge(unsharded(scenario).cpu())
+    return merge(_whole(scenario))
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=1)
 def coded_targets(scenario: SyncScenario, turn: int) -> dict[str, Target]:
     """The same when every parameter of the trainer holds its code of a round."""
-    model = unsharded(scenario).cpu()
+    model = deepcopy(_whole(scenario))
     for name, parameter in model.named_parameters():
         parameter.data.copy_(code(name, tuple(parameter.shape), turn, scenario.world_size))
     return merge(model)
 
 
+@lru_cache(maxsize=2)
+def _whole(scenario: SyncScenario) -> Any:
+    """The twin of the trainer's model, whole, on CPU; nobody changes it."""
+    return unsharded(scenario).cpu()
+
+
 def merge(model: Any) -> dict[str, Target]:
-    """What an engine should receive of an unsharded model with adapters, by PEFT's own merge of copies of it."""
+    """What an engine should receive of an unsharded model with adapters, by PEFT's own merge of a copy of it.
+
+    Args:
+        model: it is not changed, and must not be afterwards.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PEFT warns of what is merged already
         merged = deepcopy(model).merge_and_unload()
-        exact = dict(deepcopy(model).double().merge_and_unload().named_parameters())
     base = {_plain(name): value.detach() for name, value in model.named_parameters()}
+    exact = Exact(model)
     return {
-        name: Target(
-            merged=value.detach().clone(),
-            exact=exact[name].detach(),
-            base=base[name].double(),
-            adapted=not torch.equal(value, base[name]),
-        )
+        name: Target(name, value.detach(), base[name], not torch.equal(value, base[name]), exact)
         for name, value in merged.named_parameters()
     }
 

@@ -25,6 +25,14 @@ SHARDINGS = (
     ("fsdp2", 2),
     ("zero3", 4),
 )
+SPREAD = (
+    "tiedllama-*",
+    "gpt2-*",
+    "moe-*",
+    "convnet-*",
+    *(f"llama-{a}-*" for a in ADAPTERS if a not in {"policy", "dora"}),
+)
+"""For checks that take long: each model, adapter and layout, without those of the largest that others stand for."""
 DTYPES = ("fp32", "bf16", "mixed")
 
 
@@ -88,7 +96,7 @@ def full(device: str) -> Sequence[SyncScenario]:
         SyncScenario(model, adapter, sharding, world, dtype, device)
         for (sharding, world), model, dtype in product(SHARDINGS, MODELS, DTYPES)
         for adapter in CARRIES[model]
-        if _can_meet(sharding, dtype)
+        if _can_meet(sharding, adapter, dtype)
     ]
     left = {pair for each in offered for pair in _pairs(each)} - {p for each in chosen for p in _pairs(each)}
     while left:
@@ -115,9 +123,15 @@ def default(device: str) -> Sequence[SyncScenario]:
     return [SyncScenario(*each, device=device) for each in chosen]
 
 
-def _can_meet(sharding: str, dtype: str) -> bool:
-    """Whether trainers have both: FSDP2 wants one dtype in a group of parameters."""
-    return not (dtype == "mixed" and sharding == "fsdp2")
+def _can_meet(sharding: str, adapter: str, dtype: str) -> bool:
+    """Whether a trainer can have all three: mixed dtypes are not for every engine.
+
+    FSDP2 wants one dtype in a group of parameters; DeepSpeed wants one for all that is trained, and the copies of
+    ``policy`` and the biases of ``bias`` are trained in the base's.
+    """
+    if dtype != "mixed":
+        return True
+    return sharding != "fsdp2" and not (sharding.startswith("zero3") and adapter in {"policy", "bias"})
 
 
 def _pairs(scenario: SyncScenario) -> frozenset[tuple[tuple[str, object], ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ class State:
     def build(self, scenario: SyncScenario, oracle: Callable[[Any], Any]) -> tuple[Any, Any]:
         """The model in this state on this rank, and what the oracle says of it while it is whole; a collective."""
         model = self.make(scenario)
-        due = oracle(model)
+        due = oracle(deepcopy(model))
         laid = lay_out(model, scenario)
         if self.merged:
             _merge_already(laid, due)

@@ -12,6 +12,7 @@ from torch.distributed import distributed_c10d
 
 from harness.conformance.check import check
 from harness.conformance.sync.consumer import discard, read_at_once
+from harness.conformance.sync.scenarios import SPREAD
 from harness.conformance.sync.subject import Round, drive, loop
 from harness.conformance.sync.traffic import recorded
 from harness.conformance.sync.unfit import UNFIT, Unfit
@@ -38,6 +39,7 @@ class ConsumerFailed(Exception):
     ),
     since="0.1",
     reports=("trl#6796", "trl#2840", "trl#2877"),
+    scenarios=SPREAD,
 )
 def test_consumer_raises(sync: SyncCell) -> None:
     total = len(sync.targets)

@@ -46,12 +46,13 @@ def test_collective_order(sync: SyncCell) -> None:
         messages=[sum(each.peer is not None for each in own) for own in every],
     )
     for one, other in combinations(range(len(every)), 2):
-        _compare_collectives(one, every[one], other, every[other])
+        compare_collectives(one, every[one], other, every[other])
         for sender, receiver in ((one, other), (other, one)):
-            _compare_messages(sender, every[sender], receiver, every[receiver])
+            compare_messages(sender, every[sender], receiver, every[receiver])
 
 
-def _compare_collectives(one: int, first: Sequence[Begun], other: int, second: Sequence[Begun]) -> None:
+def compare_collectives(one: int, first: Sequence[Begun], other: int, second: Sequence[Begun]) -> None:
+    """Raise a ``Violation`` unless two ranks began the same collectives of their common groups, in one order."""
     both = [
         [each for each in begun if each.peer is None and {one, other} <= set(each.members)]
         for begun in (first, second)
@@ -65,7 +66,8 @@ def _compare_collectives(one: int, first: Sequence[Begun], other: int, second: S
             )
 
 
-def _compare_messages(sender: int, sent: Sequence[Begun], receiver: int, received: Sequence[Begun]) -> None:
+def compare_messages(sender: int, sent: Sequence[Begun], receiver: int, received: Sequence[Begun]) -> None:
+    """Raise a ``Violation`` unless one rank receives from another what that sends it, in that order."""
     out = [(m.group, m.nbytes) for m in sent if m.operation == "send" and m.peer == receiver]
     into = [(m.group, m.nbytes) for m in received if m.operation == "recv" and m.peer == sender]
     for index, (left, right) in enumerate(zip_longest(out, into)):

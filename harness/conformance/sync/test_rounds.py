@@ -11,6 +11,7 @@ from harness.conformance.check import check
 from harness.conformance.sync.coding import explain
 from harness.conformance.sync.consumer import discard, read_at_once
 from harness.conformance.sync.masters import OptimizerState
+from harness.conformance.sync.scenarios import SPREAD
 from harness.conformance.sync.state import ModelState
 from harness.conformance.verdict import Kind, Violation
 from harness.memory import measure
@@ -33,6 +34,7 @@ RETAINED = 256 << 10  # bytes over all rounds: tables and caches of Python's own
     ),
     since="0.1",
     reports=("trl#5312", "vllm#57022", "tokenspeed#1373", "SkyRL#1680", "SkyRL#1345"),
+    scenarios=SPREAD,
 )
 def test_round_trip(sync: SyncCell) -> None:
     first = sync.targets
@@ -80,7 +82,13 @@ def _judge(
     ),
     since="0.1",
     reports=("vllm#52950",),
-    scenarios=("*-lora-*",),
+    scenarios=(
+        "*-lora-replicated-*",
+        "llama-lora-zero3*x2-*",
+        "llama-lora-fsdp2*",
+        "moe-lora-*",
+        "convnet-lora-*",
+    ),
 )
 def test_leak(sync: SyncCell) -> None:
     discard(sync.open().stream())
@@ -124,6 +132,7 @@ def _tensors() -> dict[int, tuple[int, ...]]:
     ),
     since="0.1",
     reports=("trl#6688", "ms-swift#10154"),
+    scenarios=SPREAD,
 )
 def test_optimizer(sync: SyncCell) -> None:
     trainer = sync.stage.trainer
