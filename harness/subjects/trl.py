@@ -23,10 +23,11 @@ def iter_named_params(model: Any, context: SyncContext) -> Iterator[tuple[str, t
     from trl.generation.vllm_generation import VLLMGeneration
 
     zero3 = SimpleNamespace(zero_stage=3) if context.sharding == "zero3" else None
+    fsdp = SimpleNamespace(fsdp_version=2) if context.sharding == "fsdp2" else None
     accelerator = SimpleNamespace(
         device=context.device,
         is_main_process=context.rank == 0,
-        state=SimpleNamespace(deepspeed_plugin=zero3, fsdp_plugin=None),
+        state=SimpleNamespace(deepspeed_plugin=zero3, fsdp_plugin=fsdp),
     )
     generation: Any = object.__new__(VLLMGeneration)
     generation.model = model

@@ -70,6 +70,7 @@ class _Parameter:
         for storage, content in zip(self.storages, self.contents, strict=True):
             storage.data.copy_(content)
         self.parameter.requires_grad_(self.requires_grad)
+        self.parameter.grad = None
 
 
 @dataclass(frozen=True)

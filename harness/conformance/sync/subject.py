@@ -1,4 +1,9 @@
-"""How a sync subject is driven: opened once per round on every rank, its stream checked for form as it passes."""
+"""How a sync subject is driven: opened once per round on every rank, its stream checked for form as it passes.
+
+A subject is a callable ``(model, context)``. What it offers beside its rounds it carries as attributes, each of which
+some check is about: ``push(source, send, seconds)`` drives a round on all ranks, ``to_sender(model, context)`` returns
+a source that gives tensors to rank 0 alone, ``buckets(source, nbytes)`` packs a round. ``supports(scenario)`` declines.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ class SyncContext:
     """What a sync subject is told about where it runs.
 
     Attributes:
-        sharding: ``replicated`` or ``zero3``.
+        sharding: ``replicated``, ``ddp``, ``zero3`` or ``fsdp2``; ``model`` is what the engine or DDP wraps.
         device: where the model is.
         rank: this process's rank.
         world_size: number of ranks, all of which call the subject and iterate.

@@ -1,7 +1,8 @@
 """Every collective and every message that this process begins, in order, seen at torch's process groups.
 
-All of torch's Python functions, and whoever kept a reference to one (DeepSpeed does), end in a method of
-``ProcessGroup``; so that is where they are counted, for as long as a recording lasts.
+All of ``torch.distributed``, and whoever kept a reference to a function of it (DeepSpeed does), ends in a method of
+``ProcessGroup``; functional collectives (``DTensor.full_tensor``) are operators. Both are noted where they pass, for as
+long as a recording lasts.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed import ProcessGroup
+from torch.distributed.distributed_c10d import GroupName, _resolve_process_group  # type: ignore[attr-defined]
+from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -72,10 +75,29 @@ def recorded() -> Iterator[list[Begun]]:
     for name in originals:
         setattr(ProcessGroup, name, _noting(begun, name, getattr(ProcessGroup, name)))
     try:
-        yield begun
+        with _Functional(begun):
+            yield begun
     finally:
         for name, original in originals.items():
             setattr(ProcessGroup, name, original)
+
+
+class _Functional(TorchDispatchMode):
+    """Notes the functional collectives of this thread."""
+
+    def __init__(self, begun: list[Begun]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._begun = begun
+
+    def __torch_dispatch__(self, operator: Any, types: Any, given: Any = (), named: Any = None) -> Any:
+        """One operator: noted if it is a collective, and carried out."""
+        del types
+        name = operator._schema.name  # noqa: SLF001 - what torch's own modes read
+        group = next((text for text in reversed(given) if isinstance(text, str)), None)
+        if name.startswith("_c10d_functional::") and group is not None:
+            members = torch.distributed.get_process_group_ranks(_resolve_process_group(GroupName(group)))
+            self._begun.append(Begun(name.partition("::")[2], group, tuple(members), _nbytes(given)))
+        return operator(*given, **(named or {}))
 
 
 def _noting(begun: list[Begun], name: str, original: Callable[..., Any]) -> Callable[..., Any]:

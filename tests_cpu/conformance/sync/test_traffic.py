@@ -30,6 +30,18 @@ def test_collectives_and_messages_are_recorded_in_order_and_only_while_the_block
     assert begun[0].members == BOTH
 
 
+@pytest.mark.ranks(2)
+def test_the_gather_of_a_dtensor_is_recorded(rank):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    cut = distribute_tensor(torch.ones(4, 2), init_device_mesh("cpu", (2,)), [Shard(0)])
+    with recorded() as begun:
+        cut.full_tensor()
+    assert [each.operation for each in begun] == ["all_gather_into_tensor"]
+    assert begun[0].members == BOTH
+
+
 def collective(operation, group="world"):
     return Begun(operation, group, BOTH, 4)
 
