@@ -17,6 +17,8 @@ from harness.subjects.vllm import bound_cores
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from harness.conformance.ipc.scenarios import IpcScenario
+
 _MODEL = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -74,12 +76,25 @@ class BareWorker:
 
 
 class VllmExecutor:
-    """A pool of ``tensor_parallel_size`` workers, called through ``collective_rpc``."""
+    """A pool of ``tensor_parallel_size`` workers, called through ``collective_rpc``.
 
-    patience = 6.0  # vLLM is imported here and, its CPU platform forbids to fork, once more in each worker
+    ``fork`` is how vLLM starts workers unless told otherwise; ``spawn`` is what its CPU platform tells it, because of
+    OpenMP, which no worker here uses. A start by ``spawn`` imports vLLM in each worker, a dozen seconds each.
+    """
+
+    start_method = "spawn"
+    start_s = 120.0
+    patience = 2.0
 
     def __init__(self) -> None:
         self._executor: Any = None
+
+    @staticmethod
+    def supports(scenario: IpcScenario) -> str | None:
+        """None for the two ways that vLLM knows."""
+        if scenario.start_method in {"spawn", "fork"}:
+            return None
+        return "vLLM starts its workers by spawn or by fork"
 
     def start(self, factory: Callable[[int], Any], size: int) -> None:
         """Start the executor with ``size`` workers on this machine."""
@@ -103,6 +118,7 @@ class VllmExecutor:
                 tensor_parallel_size=size,
                 distributed_executor_backend="mp",
             ).create_engine_config()
+        os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = self.start_method
         config.parallel_config.worker_cls = f"{__name__}.BareWorker"
         self._executor = MultiprocExecutor(config)
         self._executor.collective_rpc("build", args=(dill.dumps(factory, recurse=True),))
