@@ -16,6 +16,7 @@ def pytest_configure(config):
 ORDER = (
     "test_engine_local",
     "test_engine_single",
+    "test_engine_mutants",
     "test_engine_endurance",
     "test_engine_spread",
     "test_dp_server",
@@ -26,7 +27,7 @@ STAGE = pytest.StashKey()
 
 
 def pytest_collection_modifyitems(items):
-    engines = [item for item in items if item.path.stem in ORDER]
+    engines = [item for item in items if item.get_closest_marker("engine")]
     places = [items.index(item) for item in engines]
     for place, item in zip(places, sorted(engines, key=lambda i: ORDER.index(i.path.stem)), strict=True):
         items[place] = item
