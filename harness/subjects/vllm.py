@@ -24,8 +24,8 @@ from harness.subjects.vllm_client import Client, Unreachable
 if TYPE_CHECKING:
     from pathlib import Path
 
-START_S = 300.0
-"""A server of two processes needs 80 s on two quiet cores."""
+START_S = 600.0
+"""A server of two processes needs 80 s on two quiet cores, and many times that on a machine that others use."""
 EXTENSION = "harness.subjects.vllm_probe.Probe"
 
 

@@ -83,7 +83,7 @@ class VllmExecutor:
     """
 
     start_method = "spawn"
-    start_s = 120.0
+    start_s = 240.0
     patience = 2.0
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from harness.ipc.guard import families, kill_families
 from harness.subjects.vllm import Layout, engine_environment, free_port, log_tail
 from harness.subjects.vllm_client import Client, Unreachable
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "dp_server.py"
 TRAINER = SyncScenario("llama", "lora", "replicated", 1, "fp32")
@@ -48,7 +48,7 @@ class Server:
         answer = self.client.ask("GET", "/health", seconds=seconds)
         return answer.status, answer.body["workers"]
 
-    def wait_healthy(self, seconds=300):
+    def wait_healthy(self, seconds=600):
         until = time.monotonic() + seconds
         while time.monotonic() < until and self.process.poll() is None:
             with contextlib.suppress(Unreachable):

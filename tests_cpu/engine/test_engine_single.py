@@ -6,7 +6,7 @@ from harness.conformance.engine.scenarios import SINGLE, EngineScenario
 from harness.conformance.engine.scoring import BOUND
 from harness.conformance.sync.scenarios import SyncScenario
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 
 def scenario(adapter="lora", model="llama", dtype="bf16", layout=SINGLE):

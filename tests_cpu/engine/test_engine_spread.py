@@ -9,7 +9,7 @@ from harness.conformance.engine.scenarios import DATA, TENSOR, EngineScenario
 from harness.conformance.engine.scoring import BOUND, Mismatch
 from harness.conformance.sync.scenarios import SyncScenario
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize("layout", [TENSOR, DATA], ids=str, scope="class")
