@@ -22,6 +22,7 @@ WARM = 5
 
 pytestmark = [
     pytest.mark.engine,
+    pytest.mark.nightly,
     pytest.mark.timeout(7200),
     pytest.mark.skipif(ROUNDS == 0, reason="takes minutes: set HARNESS_ENGINE_ROUNDS=200"),
 ]

@@ -8,7 +8,7 @@ from harness.conformance.engine.scoring import BOUND, Mismatch
 from harness.conformance.engine.stage import PROMPTS
 from harness.conformance.sync.scenarios import SyncScenario
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.nightly, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from harness.conformance.sync.scenarios import SyncScenario
 from harness.conformance.verdict import Violation
 from harness.zoo.engine import MUTANTS
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.nightly, pytest.mark.timeout(900)]
 
 BRIEF = {"ROUNDS": 4, "REQUEST_S": 2.0, "TRUTH_S": 1.0, "ORPHANS_S": 1.0}
 """A bug shows in the first rounds and seconds."""

@@ -2,6 +2,8 @@
 
 import pytest
 
+from harness.conformance.engine.faulty import Fault
+from harness.conformance.engine.incident import provoke
 from harness.conformance.engine.scenarios import SINGLE, EngineScenario
 from harness.conformance.engine.scoring import BOUND
 from harness.conformance.sync.scenarios import SyncScenario
@@ -65,6 +67,20 @@ def test_trl_through_vllms_packing_leaves_the_engine_with_the_base_weights(on_st
     record_property("mismatch_to_the_base_model", vars(base))
     assert base.max <= BOUND["bf16"]
     assert merged.max > 10 * BOUND["bf16"]
+    cell.sync()
+    assert cell.mismatch().max <= BOUND["bf16"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_trainer_rank_that_fails_at_a_chunk_leaves_the_engine_with_the_old_weights(on_stage, rank):
+    cell = on_stage(scenario())
+    cell.sync()
+    old = cell.scores()
+    cell.trainer.call("step")
+    incident = provoke(cell, Fault(rank, "chunk", "raise").text())
+    assert len(incident.messages()) == 1
+    assert set(incident.failures) == {0, 1}
+    assert cell.scores() == old
     cell.sync()
     assert cell.mismatch().max <= BOUND["bf16"]
 

@@ -51,7 +51,10 @@ class Stage:
     _versions: int = 0
 
     def server(self, trainer: SyncScenario, layout: Layout, start: Callable[..., Server] = start) -> Server:
-        """A server of the scenario's base model: the one that runs, in whatever state, or a fresh and healthy one."""
+        """A server of the scenario's base model: the one that runs, in whatever state, or a fresh and healthy one.
+
+        While a fresh one starts, so does the trainer, if it does not run: each keeps one processor busy.
+        """
         wanted = (trainer.model, trainer.dtype, layout, start)
         if self._server is None or self._served != wanted:
             self.drop_server()
@@ -64,6 +67,7 @@ class Stage:
             )
             self._served = wanted
             begun = time.monotonic()
+            self.trainer(trainer)
             self._server.wait_healthy()
             self.starts.append((f"{trainer.model}-{trainer.dtype}-{layout}", time.monotonic() - begun))
         return self._server
