@@ -257,7 +257,7 @@ MUTANTS = (
     EngineMutant("deaf-trainer", "engine/trainer-raises", Kind.SILENT, _deaf_trainer, "trl#6796"),
     EngineMutant("deaf-trainer", "engine/trainer-dies", Kind.SILENT, _deaf_trainer, "trl#6913"),
     EngineMutant("deaf-trainer", "engine/trainer-stops", Kind.SILENT, _deaf_trainer, "verl#7366"),
-    EngineMutant("tells-nobody", "engine/worker-raises", Kind.SILENT, _worker("tells_nobody"), "vllm#23985"),
+    EngineMutant("hides-a-worker", "engine/worker-raises", Kind.SILENT, _client(_Unarmed), "vllm#23985"),
     EngineMutant("hides-a-worker", "engine/worker-stops", Kind.SILENT, _client(_Unarmed), "verl#7366"),
     EngineMutant("unmoved-by-death", "engine/worker-dies", Kind.SILENT, _bystander, "vllm#39863"),
     EngineMutant("leaves-a-child", "engine/orphans", Kind.ORPHAN, _orphaning, "vllm#55510"),

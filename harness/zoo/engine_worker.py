@@ -15,7 +15,6 @@ LEAK_BYTES = 48 << 20
 def heal(receiver: Any) -> None:
     """The worker as it was."""
     vars(receiver._model).pop("load", None)  # noqa: SLF001 - what a bug was put into
-    vars(receiver).pop("_attempt", None)
 
 
 def loads_nothing(receiver: Any) -> None:
@@ -57,16 +56,6 @@ def keeps_every_round(receiver: Any) -> None:
         real(named)
 
     _load_by(receiver, load)
-
-
-def tells_nobody(receiver: Any) -> None:
-    """Takes a failure for a success."""
-    attempt = receiver._attempt  # noqa: SLF001 - what the bug is put into
-
-    def careless(step: Callable[[], None]) -> None:
-        attempt(step)
-
-    receiver._attempt = careless  # noqa: SLF001
 
 
 def _load_by(receiver: Any, load: Callable[[Callable[[Named], None], Named], None]) -> None:

@@ -62,7 +62,7 @@ class TrainerRank:
         self._scenario: Any = None
         self._kept: dict[str, list[torch.Tensor]] = {}
         self._sender: Any = None
-        self._sends = ("", "")
+        self._sends = ("", "", 0.0)
 
     def build(self, scenario: SyncScenario) -> None:
         """Make the scenario's trainer, in place of an earlier one."""
@@ -125,12 +125,12 @@ class TrainerRank:
         weights: Any = self._source(source)
         if planned is not None and planned.rank == self.rank:
             control, weights = faulty_control(control, planned), faulty_source(weights, planned)
-        if (self._sender is None) or planned is not None or (url, source) != self._sends:
+        if (self._sender is None) or planned is not None or (url, source, seconds) != self._sends:
             self.leave()
             self._sender = TrainerEngine(
                 weights, control, peers=GroupPeers(seconds), seconds=seconds, chunk_bytes=2 << 20
             )
-            self._sends = (url, source)
+            self._sends = (url, source, seconds)
         try:
             sent = self._sender.sync(version)
         finally:
