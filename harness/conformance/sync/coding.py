@@ -57,6 +57,8 @@ def explain(
         ranks: how many ranks the flattened tensor is cut over.
     """
     want = now[name]
+    if got.shape != want.merged.shape:
+        return f"{name} has shape {tuple(got.shape)} instead of {tuple(want.merged.shape)}"
     if before[name].error(got) <= 1.0:
         return f"{name} still holds the value of the round before"
     if want.is_unmerged(got):

@@ -88,6 +88,10 @@ class Target:
         worst = float(ratio.max())
         return float("inf") if worst != worst else worst  # noqa: PLR0124 - NaN is as wrong as can be
 
+    def accepts(self, value: torch.Tensor) -> bool:
+        """Whether a value has the right shape and is right up to rounding."""
+        return value.shape == self.merged.shape and self.error(value) <= 1.0
+
     def is_unmerged(self, value: torch.Tensor) -> bool:
         """Whether ``value`` is the base weight, where a merged one was due."""
         return self.adapted and torch.equal(value.detach().cpu(), self.base)

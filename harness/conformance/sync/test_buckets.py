@@ -82,7 +82,7 @@ def _judge_sizes(kept: Sequence[Entries], held: Sequence[int], nbytes: int) -> N
 
 def _judge_values(sync: SyncCell, copies: Sequence[Entries]) -> None:
     wrong = [
-        n for entries in copies for n, t in entries if n in sync.targets and sync.targets[n].error(t) > 1.0
+        n for entries in copies for n, t in entries if n in sync.targets and not sync.targets[n].accepts(t)
     ]
     if wrong:
         raise Violation(Kind.WRONG, f"{len(wrong)} tensor(s) are wrong in their bucket, such as {wrong[0]}")

@@ -108,7 +108,7 @@ def test_other_ranks(sync: SyncCell) -> None:
         model_bytes=sum(sync.sizes.values()),
         top=[{"site": where, "bytes": of_site}],
     )
-    wrong = [n for n, t in sync.targets.items() if n not in arrived or t.error(arrived[n]) > 1.0]
+    wrong = [n for n, t in sync.targets.items() if n not in arrived or not t.accepts(arrived[n])]
     if sync.stage.rank == 0 and wrong:
         raise Violation(Kind.MISSING, f"rank 0 got {len(wrong)} tensor(s) wrong or not at all: {wrong[0]}")
     if peak > bound:
