@@ -53,7 +53,7 @@ def test_consumer_raises(sync: SyncCell) -> None:
     for stop in stops:  # to the end, whatever is found: the other ranks go on too
         _raise_after(sync, stop)
         found = sync.differences()
-        if found and not drifted and gc.collect():  # what holds itself alive is let go of here, and not before
+        if found and not drifted and gc.collect():  # what holds itself alive goes here
             found = sync.differences()
         if found:
             drifted.setdefault(stop, found)
