@@ -85,6 +85,23 @@ class TrainerRank:
         figures = Figures(seconds, memory.peak_bytes, memory.retained_bytes, wire.sent, tensors)
         return {**asdict(figures), "top": [str(site) + f" {site.bytes}" for site in memory.top(3)]}
 
+    def timeline(self, source: str, file: str) -> list[tuple[float, int]]:
+        """Live bytes above entry over the seconds of one pass, sampled every few milliseconds by memray.
+
+        Args:
+            source: as for ``one_pass``.
+            file: where memray may write; must not exist.
+        """
+        import memray
+        import torch.distributed as dist
+
+        gc.collect()
+        dist.barrier()
+        with memray.Tracker(file, memory_interval_ms=2):
+            _consume(self._stream(source))
+        samples = list(memray.FileReader(file).get_memory_snapshots())
+        return [((sample.time - samples[0].time) / 1000, sample.heap) for sample in samples]
+
     def digest(self) -> str:
         """Digest of this rank's shard of every base parameter: what a sync must never change."""
         import torch

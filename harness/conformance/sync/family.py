@@ -1,4 +1,7 @@
-"""A family of models that differ in depth and width alone, sharded as a scenario says: what a law is fitted over."""
+"""A family of models that differ in depth and width alone, sharded as a scenario says: what a law is fitted over.
+
+All carry plain LoRA on their linear layers, whatever else the scenario is about.
+"""
 
 from __future__ import annotations
 
