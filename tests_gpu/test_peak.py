@@ -10,6 +10,7 @@ Ranks share one device over gloo. Every expectation is a formula of the model's 
 
 import pytest
 import torch
+from place import DEVICE, needs_device
 
 from harness.conformance.sync.build import trainer
 from harness.conformance.sync.consumer import discard
@@ -20,20 +21,20 @@ from harness.sync import FullGatherSource, ModuleGatherSource
 
 SMALL = 1 << 20  # bytes: index tensors and workspaces that no formula of the model's sizes covers
 SCENARIOS = [
-    SyncScenario("llama", "lora", "zero3", 2, "bf16", "cuda"),
-    SyncScenario("llama", "lora", "zero3", 2, "fp32", "cuda"),
-    SyncScenario("tiedllama", "policy", "zero3", 2, "bf16", "cuda"),
+    SyncScenario("llama", "lora", "zero3", 2, "bf16", DEVICE),
+    SyncScenario("llama", "lora", "zero3", 2, "fp32", DEVICE),
+    SyncScenario("tiedllama", "policy", "zero3", 2, "bf16", DEVICE),
 ]
 
 
 def peak_of(source):
     discard(source)  # warm: first collectives, first matrix products
-    with measure("cuda") as memory:
+    with measure(DEVICE) as memory:
         discard(source)
     return memory
 
 
-@pytest.mark.ranks(2, device="cuda")
+@pytest.mark.ranks(2, device=DEVICE)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.id)
 def test_module_wise_sync_stays_near_one_tensor_where_the_full_gather_holds_the_model(scenario, rank):
     built = trainer(scenario)
@@ -49,10 +50,11 @@ def test_module_wise_sync_stays_near_one_tensor_where_the_full_gather_holds_the_
     assert full.retained_bytes <= SMALL
 
 
-@pytest.mark.ranks(1, device="cuda")
+@needs_device
+@pytest.mark.ranks(1, device=DEVICE)
 def test_the_meter_counts_requested_bytes_and_names_the_line(rank):
     torch.ones(1, device="cuda")
-    with measure("cuda") as memory:
+    with measure(DEVICE) as memory:
         block = torch.ones(3_000_001, dtype=torch.uint8, device="cuda")
         kept = block[:0].clone()
         del block
