@@ -25,16 +25,15 @@ class _Parameter:
     name: str
     parameter: torch.nn.Parameter
     storages: tuple[torch.Tensor, ...]  # the tensors that hold this rank's bytes, by reference
-    pointers: tuple[int, ...]
+    pointer: int  # of the first: DeepSpeed makes the whole of a persistent parameter anew at each step
     contents: tuple[torch.Tensor, ...]
     requires_grad: bool
 
     @classmethod
     def capture(cls, name: str, parameter: torch.nn.Parameter) -> _Parameter:
         storages = tuple(places(parameter))
-        pointers = tuple(storage.data_ptr() for storage in storages)
         contents = tuple(storage.detach().clone() for storage in storages)
-        return cls(name, parameter, storages, pointers, contents, parameter.requires_grad)
+        return cls(name, parameter, storages, storages[0].data_ptr(), contents, parameter.requires_grad)
 
     def differences(self) -> Iterator[str]:
         held = places(self.parameter)
@@ -43,12 +42,14 @@ class _Parameter:
         elif len(held) != len(self.storages):
             yield f"{self.name} is laid out in another way"
         else:
-            for now, content, pointer in zip(held, self.contents, self.pointers, strict=True):
-                yield from self._compare(now, content, pointer)
+            for now, content in zip(held, self.contents, strict=True):
+                yield from self._compare(now, content)
+            if held[0].data_ptr() != self.pointer:
+                yield f"{self.name} moved to other memory"
         if self.parameter.requires_grad != self.requires_grad:
             yield f"{self.name}.requires_grad is now {self.parameter.requires_grad}"
 
-    def _compare(self, now: torch.Tensor, content: torch.Tensor, pointer: int) -> Iterator[str]:
+    def _compare(self, now: torch.Tensor, content: torch.Tensor) -> Iterator[str]:
         if now.shape != content.shape or now.dtype != content.dtype:
             yield (
                 f"{self.name} now holds {now.dtype} {tuple(now.shape)}"
@@ -57,8 +58,6 @@ class _Parameter:
         elif not torch.equal(_raw(now), _raw(content)):
             changed = int((now != content).sum())
             yield f"{self.name}: {changed} of {now.numel()} elements changed"
-        elif now.data_ptr() != pointer:
-            yield f"{self.name} moved to other memory"
 
     def restore(self) -> None:
         if is_left_gathered(self.parameter):
@@ -67,8 +66,8 @@ class _Parameter:
             self.parameter.ds_tensor = self.storages[0]
         elif not hasattr(self.parameter, "device_mesh"):
             self.parameter.data = self.storages[0]
-        for storage, content in zip(self.storages, self.contents, strict=True):
-            storage.data.copy_(content)
+        for live, content in zip(places(self.parameter), self.contents, strict=False):
+            live.data.copy_(content)
         self.parameter.requires_grad_(self.requires_grad)
         self.parameter.grad = None
 
