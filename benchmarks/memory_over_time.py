@@ -51,9 +51,10 @@ def draw(found: dict[str, Timeline], sizes: dict[str, int], place: Path) -> None
         seconds, held = zip(*found[path], strict=True)
         mib = [size / MIB for size in held]
         axes.plot(seconds, mib, color=colour, linewidth=1.6, label=f"{label}: peak {max(mib):.1f} MiB")
-    for name, size in (("the model", sizes["model_bytes"]), ("the largest tensor", sizes["largest_bytes"])):
+    lines = (("the model", sizes["model_bytes"], "--"), ("the largest tensor", sizes["largest_bytes"], ":"))
+    for name, size, style in lines:
         axes.axhline(
-            size / MIB, color="#555555", linewidth=0.8, linestyle="--", label=f"{name}: {size / MIB:.1f} MiB"
+            size / MIB, color="#555555", linewidth=0.8, linestyle=style, label=f"{name}: {size / MIB:.1f} MiB"
         )
     axes.set_xlabel("seconds since the sync began")
     axes.set_ylabel("memory above the resident shard, MiB")

@@ -5,6 +5,7 @@ float32 for half precision on CPU; scaled; rounded to the factors' dtype; added 
 PEFT's. ``agrees_with_peft`` in ``rows`` holds it to that on the first block of each kind.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,7 +43,7 @@ class DeltaAdder:
     """
 
     def __init__(self, deltas: Sequence[LowRank], columns: int) -> None:
-        self._deltas = [(delta, delta.whole.to(delta.exact)) for delta in deltas]
+        self._deltas = [(delta, *_scaled(delta)) for delta in deltas]
         self._columns = columns
         self._scratch: dict[torch.dtype, Tensor] = {}
 
@@ -50,7 +51,7 @@ class DeltaAdder:
     def add(self, block: Tensor, first: int) -> None:
         """Add to rows ``first`` on; ``block`` has shape ``(rows, columns)`` and is changed in place."""
         rows = block.shape[0]
-        for delta, whole in self._deltas:
+        for delta, whole, scaling in self._deltas:
             sliced = delta.sliced.narrow(1 if delta.across else 0, first, rows).to(delta.exact)
             shape = (self._columns, rows) if delta.across else (rows, self._columns)
             product = self._space(delta.exact, shape, block)
@@ -58,8 +59,8 @@ class DeltaAdder:
                 torch.mm(whole, sliced, out=product)
             else:
                 torch.mm(sliced, whole, out=product)
-            if delta.scaling != 1.0:
-                product.mul_(delta.scaling)
+            if scaling != 1.0:
+                product.mul_(scaling)
             if delta.exact is not delta.sliced.dtype:
                 product = self._space(delta.sliced.dtype, shape, block).copy_(product)
             block.add_(product.t() if delta.across else product)
@@ -70,3 +71,15 @@ class DeltaAdder:
         if space is None or space.numel() < needed:
             space = self._scratch[dtype] = torch.empty(needed, dtype=dtype, device=like.device)
         return space[:needed].view(shape)
+
+
+def _scaled(delta: LowRank) -> tuple[Tensor, float]:
+    """The whole factor as it enters the product, and what the product is then multiplied with.
+
+    A power of two commutes with every rounding of float32 products and sums, whose range no factor comes near; so it
+    goes into the small factor, and a pass over the product is saved.
+    """
+    whole = delta.whole.to(delta.exact)
+    if delta.exact is torch.float32 and math.frexp(abs(delta.scaling))[0] == 0.5:
+        return whole * delta.scaling, 1.0
+    return whole, delta.scaling

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     ),
     since="0.2",
     reports=("trl#3133", "ms-swift#7986", "trl#6713"),
-    scenarios=("llama-lora-zero3x2-*", "llama-rslora-zero3x4-*", "llama-rslora-fsdp2x2-*"),
+    scenarios=("llama-lora-zero3x2-*", "llama-rslora-fsdp2x2-*"),
 )
 def test_scale(sync: SyncCell) -> None:
     samples: list[Sample] = []
