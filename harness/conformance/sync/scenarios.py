@@ -26,13 +26,11 @@ SHARDINGS = (
     ("zero3", 4),
 )
 SPREAD = (
-    "tiedllama-*",
-    "gpt2-*",
-    "moe-*",
-    "convnet-*",
-    *(f"llama-{a}-*" for a in ADAPTERS if a not in {"policy", "dora"}),
+    "llama-lora-*",
+    *(f"{model}-*" for model in MODELS if not model.endswith("llama")),
+    *(f"*llama-{adapter}-*" for adapter in ADAPTERS if adapter not in {"lora", "policy", "dora"}),
 )
-"""For checks that take long: each model, adapter and layout, without those of the largest that others stand for."""
+"""For checks that take long: each model, adapter and layout, without those that others of the default set stand for."""
 DTYPES = ("fp32", "bf16", "mixed")
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     ),
     since="0.1",
     reports=("trl#6975", "peft#3608", "trl#6386"),
-    scenarios=("*-lora-*",),
+    scenarios=("llama-lora-*", "gpt2-lora-*", "moe-lora-*", "convnet-lora-*"),
 )
 def test_adapters(sync: SyncCell) -> None:
     judged: dict[str, str] = {}

@@ -28,7 +28,7 @@ Entries = list[tuple[str, torch.Tensor]]
     ),
     since="0.1",
     reports=("trl#6713", "verl#7987", "ms-swift#10204"),
-    scenarios=("*-lora-*",),
+    scenarios=("llama-lora-*", "gpt2-lora-*", "moe-lora-*", "convnet-lora-*"),
 )
 def test_buckets(sync: SyncCell) -> None:
     pack = sync.offered("buckets")

@@ -87,7 +87,7 @@ def compare_messages(sender: int, sent: Sequence[Begun], receiver: int, received
     ),
     since="0.1",
     reports=("trl#3133", "ms-swift#7986"),
-    scenarios=("*zero3x2-*", "*zero3x4-*", "*fsdp2x2-*"),
+    scenarios=("*llama-lora-zero3x2-*", "gpt2-*-zero3x2-*", "moe-*-zero3x2-*", "*zero3x4-*", "*fsdp2x2-*"),
 )
 def test_other_ranks(sync: SyncCell) -> None:
     to_sender = sync.offered("to_sender")
