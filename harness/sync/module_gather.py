@@ -1,8 +1,9 @@
 """The fix: gather, merge and hand over one unit at a time.
 
 At any moment a rank holds its shard of the model, the tensor that was handed over, and what the budget allows
-ahead of it. The model is only read: abandoning a pass, or an exception in the consumer, leaves nothing to
-restore.
+ahead of it. That is for layers that merge in rows (plain LoRA on a matrix): what PEFT has to merge whole, DoRA
+or a convolution, takes up to about five times that layer's weight meanwhile, at any depth. The model is only
+read: abandoning a pass, or an exception in the consumer, leaves nothing to restore.
 """
 
 from torch.nn import Module
