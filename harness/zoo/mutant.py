@@ -94,6 +94,21 @@ def _noting(run: Run) -> Run:
     return noted  # type: ignore[return-value]
 
 
+def offers(mutated: Callable[..., Any], name: str) -> Callable[[Run], Run]:
+    """Declare the decorated function to be the faulty part of a mutant, which offers it as an attribute."""
+
+    def declare(run: Run) -> Run:
+        @functools.wraps(run)
+        def noted(*given: Any) -> Any:
+            mutated.triggered = True  # type: ignore[attr-defined]
+            return run(*given)
+
+        setattr(mutated, name, noted)
+        return noted  # type: ignore[return-value]
+
+    return declare
+
+
 def control(*, scenarios: tuple[str, ...]) -> Callable[[Run], Run]:
     """Declare the decorated subject to be a control; its docstring says what is unusual about it."""
 

@@ -8,7 +8,7 @@ import torch
 
 from harness.conformance.verdict import Kind
 from harness.sync import ModuleGatherSource
-from harness.zoo.mutant import mutant
+from harness.zoo.mutant import mutant, offers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,10 +49,8 @@ def gathers_everywhere_and_drops(model: Any, context: SyncContext) -> Any:
     return ModuleGatherSource(model)
 
 
+@offers(gathers_everywhere_and_drops, "to_sender")
 def _to_rank_0(model: Any, context: SyncContext) -> Iterator[tuple[str, torch.Tensor]]:
     for name, tensor in ModuleGatherSource(model):
         if context.rank == 0:
             yield name, tensor
-
-
-gathers_everywhere_and_drops.to_sender = _to_rank_0  # type: ignore[attr-defined]

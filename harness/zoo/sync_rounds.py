@@ -9,7 +9,7 @@ import torch
 
 from harness.conformance.verdict import Kind
 from harness.sync import Bucket, ModuleGatherSource, SyncRefused
-from harness.zoo.mutant import mutant
+from harness.zoo.mutant import mutant, offers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -118,6 +118,7 @@ def tells_nobody_that_it_failed(model: Any, context: SyncContext) -> Any:
     return ModuleGatherSource(model)
 
 
+@offers(tells_nobody_that_it_failed, "push")
 def _exhausts_and_raises(source: Any, send: Callable[[str, Any], object], seconds: float) -> None:
     failure = None
     for name, tensor in source:
@@ -130,22 +131,17 @@ def _exhausts_and_raises(source: Any, send: Callable[[str, Any], object], second
         raise failure
 
 
-tells_nobody_that_it_failed.push = _exhausts_and_raises  # type: ignore[attr-defined]
-
-
 @mutant(intended="sync/rank-fails", kind=Kind.HANG, scenario=SHARDED, report="trl#6913")
 def leaves_its_peers_waiting(model: Any, context: SyncContext) -> Any:
     """The rank whose transport breaks leaves at once, in the middle of the others' collectives."""
     return ModuleGatherSource(model)
 
 
+@offers(leaves_its_peers_waiting, "push")
 def _leaves(source: Any, send: Callable[[str, Any], object], seconds: float) -> None:
     for name, tensor in list(source):
         torch.distributed.all_reduce(torch.zeros(1))
         send(name, tensor)
-
-
-leaves_its_peers_waiting.push = _leaves  # type: ignore[attr-defined]
 
 
 @mutant(intended="sync/refuses", kind=Kind.SILENT, scenario=PLAIN, report="trl#4973")
@@ -210,11 +206,9 @@ class _Views:
         return self._entries
 
 
+@offers(fills_buckets_by_numel, "buckets")
 def _one_bucket(source: Any, nbytes: int) -> Iterator[_Views]:
     yield _Views(list(source))
-
-
-fills_buckets_by_numel.buckets = _one_bucket  # type: ignore[attr-defined]
 
 
 @mutant(intended="sync/buckets", kind=Kind.STALE, scenario=PLAIN, report="verl#7987")
@@ -223,6 +217,7 @@ def fills_one_buffer_again(model: Any, context: SyncContext) -> Any:
     return ModuleGatherSource(model)
 
 
+@offers(fills_one_buffer_again, "buckets")
 def _same_buffer(source: Any, nbytes: int) -> Iterator[Bucket]:
     from harness.sync import bucketed
 
@@ -231,9 +226,6 @@ def _same_buffer(source: Any, nbytes: int) -> Iterator[Bucket]:
     for bucket in bucketed(source, nbytes):
         view = buffer[: bucket.buffer.numel()].copy_(bucket.buffer)
         yield Bucket(bucket.entries, bucket.offsets, view)
-
-
-fills_one_buffer_again.buckets = _same_buffer  # type: ignore[attr-defined]
 
 
 def _live(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
