@@ -15,8 +15,12 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 pytest_plugins = ["pytester"]
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Compile DeepSpeed's op before the first test on ranks: no test's deadline is meant for a compiler."""
+    """Compile DeepSpeed's op before the first test on ranks: no test's deadline is meant for a compiler.
+
+    First of all, for the fork server of the ranks starts here too, and loads the op if it is there.
+    """
     on_rank = "harness_rank" in getattr(session.config, "workerinput", {})
     if on_rank or session.config.option.collectonly:
         return

@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -62,7 +63,14 @@ def ensure_built() -> None:
     with FileLock(place / "harness.lock", timeout=DEADLINE):
         if not is_built():
             _build(place)
-        (place / NAME / "lock").unlink(missing_ok=True)
+        _clear_abandoned(place / NAME / "lock")
+
+
+def _clear_abandoned(lock: Path) -> None:
+    """Remove torch's lock if no living process can hold it any more: one that does fails when it is gone."""
+    with suppress(FileNotFoundError):
+        if time.time() - lock.stat().st_mtime > DEADLINE:
+            lock.unlink()
 
 
 def load() -> None:
