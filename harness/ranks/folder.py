@@ -1,36 +1,47 @@
 """The folder of a session's pools: nobody else reads it, and a session that was killed does not keep it for ever.
 
 A session holds a kernel lock on a file in its folder for as long as it lives. Whoever makes the next folder removes
-those whose lock is free.
+those whose lock is free. Sessions do this in turn.
 """
 
 import fcntl
 import os
 import shutil
 import tempfile
-import time
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _PREFIX = "harness-pools-"
 _OWNER = "owner"
-_YOUNG_S = 60.0
-"""A folder without an owner may be a moment old, and about to be locked."""
 
 
 class SessionFolder:
     """A new folder below the system's folder for temporary files. ``close`` removes it."""
 
     def __init__(self) -> None:
-        _remove_abandoned(Path(tempfile.gettempdir()))
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        self._owner = os.open(self.path / _OWNER, os.O_CREAT | os.O_RDWR, 0o600)
-        fcntl.flock(self._owner, fcntl.LOCK_EX)
+        parent = Path(tempfile.gettempdir())
+        with _turn(parent):  # a folder that is made but not locked yet looks abandoned
+            _remove_abandoned(parent)
+            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            self._owner = os.open(self.path / _OWNER, os.O_CREAT | os.O_RDWR, 0o600)
+            fcntl.flock(self._owner, fcntl.LOCK_EX)
 
     def close(self) -> None:
         """Remove the folder and all that is in it."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._owner)
+
+
+@contextmanager
+def _turn(parent: Path) -> Generator[None, None, None]:
+    """One session of this user at a time."""
+    lock = os.open(parent / f".{_PREFIX}{os.getuid()}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def _remove_abandoned(parent: Path) -> None:
@@ -44,7 +55,7 @@ def _is_abandoned(folder: Path) -> bool:
     try:
         owner = os.open(folder / _OWNER, os.O_RDWR)
     except FileNotFoundError:
-        return not any(folder.iterdir()) and time.time() - folder.stat().st_mtime > _YOUNG_S
+        return not any(folder.iterdir())
     try:
         fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

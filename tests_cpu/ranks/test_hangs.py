@@ -20,6 +20,13 @@ from harness.ranks.folder import SessionFolder
 (SessionFolder().path / "1").mkdir()
 os.kill(os.getpid(), signal.SIGKILL)
 """
+MANY = """
+from harness.ranks.folder import SessionFolder
+for _ in range(200):
+    folder = SessionFolder()
+    (folder.path / "1").mkdir()
+    folder.close()
+"""
 SUITE = """
     import os, signal, subprocess, sys
     from pathlib import Path
@@ -283,11 +290,19 @@ def test_the_folder_of_a_killed_session_is_removed_by_the_next_one(monkeypatch, 
         [sys.executable, "-c", KILLED], env={**os.environ, "TMPDIR": str(tmp_path)}, check=False
     )
     assert killed.returncode == -signal.SIGKILL
-    (left,) = tmp_path.iterdir()
+    (left,) = tmp_path.glob("[!.]*")
     mine = SessionFolder()
     others = SessionFolder()
-    assert {*tmp_path.iterdir()} == {mine.path, others.path}
+    assert {*tmp_path.glob("[!.]*")} == {mine.path, others.path}
     assert left not in {mine.path, others.path}
     mine.close()
     others.close()
-    assert not [*tmp_path.iterdir()]
+    assert not [*tmp_path.glob("[!.]*")]
+
+
+def test_sessions_that_start_at_once_leave_each_other_their_folders(tmp_path):
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", MANY]
+    sessions = [subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    said = [session.communicate(timeout=100)[1] for session in sessions]
+    assert [session.returncode for session in sessions] == [0] * 4, said
