@@ -3,10 +3,8 @@
 import pytest
 from place import DEVICE
 
-from harness.conformance.sync.consumer import discard
 from harness.conformance.sync.family import Member
 from harness.conformance.sync.scenarios import SyncScenario
-from harness.memory import measure
 from harness.memory.law import fit
 from harness.sync import FullGatherSource, ModuleGatherSource, SenderGatherSource
 
@@ -22,13 +20,7 @@ def models(rank):
 
 
 def law(models, source):
-    samples = []
-    for member, model in models:
-        for _ in range(2):  # the first warms: collectives, and products of these shapes
-            with measure(DEVICE) as memory:
-                discard(source(model))
-        samples.append(member.sample(memory.peak_bytes))
-    return fit(samples)
+    return fit([member.measured(model, source) for member, model in models])
 
 
 def test_the_module_wise_peak_follows_the_largest_tensor(rank, models):

@@ -8,7 +8,6 @@ import pytest
 
 from harness.conformance.sync.family import Member
 from harness.conformance.sync.scenarios import SyncScenario
-from harness.memory import measure
 from harness.memory.law import fit
 from harness.sync import FullGatherSource, ModuleGatherSource, SenderGatherSource
 
@@ -23,16 +22,7 @@ def models(rank):
 
 
 def law(models, source):
-    samples = []
-    for member, model in models:
-        for _ in range(
-            2
-        ):  # the first warms: products of these shapes, and what a first measurement makes itself
-            with measure() as memory:
-                for _ in source(model):
-                    pass
-        samples.append(member.sample(memory.peak_bytes))
-    return fit(samples)
+    return fit([member.measured(model, source) for member, model in models])
 
 
 def test_the_module_wise_peak_follows_the_largest_tensor(rank, models):

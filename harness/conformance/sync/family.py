@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from harness.conformance.sync.build import DTYPE
+from harness.conformance.sync.consumer import discard
+from harness.memory import measure
 from harness.memory.law import Sample
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from harness.conformance.sync.scenarios import SyncScenario
 
@@ -52,9 +54,18 @@ class Member:
     def _itemsize(self) -> int:
         return DTYPE[self.scenario.dtype].itemsize
 
-    def sample(self, peak_bytes: int) -> Sample:
-        """A measured peak beside the sizes that it is explained by."""
-        return Sample(self.depth, self.layer_bytes, self.largest_bytes, peak_bytes)
+    def measured(self, model: Any, source: Callable[[Any], Iterable[tuple[str, torch.Tensor]]]) -> Sample:
+        """The peak of a pass above entry, beside the sizes that it is explained by.
+
+        Args:
+            model: what :meth:`build` made.
+            source: begins a pass over a model. The second of two passes counts: the first warms collectives,
+                products of these shapes, lazy imports and the meter itself.
+        """
+        for _ in range(2):
+            with measure(self.scenario.device) as memory:
+                discard(source(model))
+        return Sample(self.depth, self.layer_bytes, self.largest_bytes, memory.peak_bytes)
 
     def build(self) -> Any:
         """The ``PeftModel``, sharded; a collective. Its values are random, and the same on every rank."""

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.conformance.check import check
 from harness.conformance.sync.build import Trainer
-from harness.conformance.sync.consumer import discard
 from harness.conformance.sync.family import family
 from harness.conformance.sync.stage import SyncCell
 from harness.conformance.verdict import Kind, Violation
-from harness.memory import measure
 from harness.memory.law import TOLERANCE, fit
-
-if TYPE_CHECKING:
-    from harness.memory.law import Sample
 
 
 @check(
@@ -30,17 +25,10 @@ if TYPE_CHECKING:
     scenarios=("llama-lora-zero3x2-*", "llama-rslora-fsdp2x2-*"),
 )
 def test_scale(sync: SyncCell) -> None:
-    samples: list[Sample] = []
-    for member in family(sync.scenario):
-        model = member.build()
-        cell = _on(sync, model)
-        for _ in range(
-            2
-        ):  # the first warms: collectives, products of these shapes, lazy imports, the meter itself
-            with measure(sync.scenario.device) as memory:
-                discard(cell.open().stream())
-        samples.append(member.sample(memory.peak_bytes))
-        del model, cell
+    samples = [
+        member.measured(member.build(), lambda model: _on(sync, model).open().stream())
+        for member in family(sync.scenario)
+    ]
     law = fit(samples)
     sync.evidence.update(
         law=str(law),
