@@ -227,7 +227,7 @@ def sizes_buckets_by_numel(model: Any, context: SyncContext) -> Any:
     yield from bucket
 
 
-@control(scenarios=(PLAIN, "llama-lora-zero3x1-bf16"))
+@control(scenarios=(PLAIN, SHARDED))
 def merges_in_float64(model: Any, context: SyncContext) -> Any:
     """Merges in float64 and rounds once: nearer to the truth than PEFT, and not bit-equal to it."""
     for name, tensor in ModuleGatherSource(model):
