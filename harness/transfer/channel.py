@@ -168,7 +168,10 @@ class Channel:
         try:
             work.wait(timedelta(seconds=max(0.001, min(_SLICE, left))))
         except RuntimeError as error:
-            if work.is_completed() or left <= 0 or "timed out" not in str(error).lower():
+            if work.is_completed():
+                work.wait(timedelta(seconds=_SLICE))  # it ended in this moment: well, or with an error of its own
+                return True
+            if left <= 0 or "timed out" not in str(error).lower():
                 raise
             return False
         return True

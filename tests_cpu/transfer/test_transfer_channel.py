@@ -1,0 +1,52 @@
+"""The wire alone: a wait that ends in the very moment at which it is looked at."""
+
+import pytest
+import torch
+
+from harness.transfer.channel import Channel, host_store
+from harness.transfer.errors import TransferFailed
+
+
+class CompletesAsWaitingGivesUp:
+    """An operation whose first wait times out, and which has completed by the time that anybody asks."""
+
+    def __init__(self, work, then=None):
+        self._work, self._then, self._waits = work, then, 0
+
+    def wait(self, timeout):
+        self._work.wait(timeout)
+        self._waits += 1
+        if self._waits == 1:
+            raise RuntimeError("Operation timed out!")
+        if self._then is not None:
+            raise self._then
+
+    def is_completed(self):
+        return True
+
+
+class Group:
+    def __init__(self, group, then=None):
+        self._group, self._then = group, then
+
+    def broadcast(self, *args):
+        return CompletesAsWaitingGivesUp(self._group.broadcast(*args), self._then)
+
+
+def channel(then=None):
+    made = Channel(host_store("127.0.0.1", 5.0), "late", 0, 1, address="127.0.0.1", seconds=5.0)
+    made._group = Group(made._group, then)
+    return made
+
+
+def test_an_operation_that_completes_as_a_look_at_it_times_out_has_not_failed():
+    with channel() as late:
+        late.broadcast(torch.ones(3))
+
+
+def test_one_that_fails_in_that_moment_has_and_says_how():
+    with (
+        channel(RuntimeError("Connection closed by peer")) as late,
+        pytest.raises(TransferFailed, match="Connection closed by peer"),
+    ):
+        late.broadcast(torch.ones(3))
