@@ -1,7 +1,9 @@
 """The usual harnesses for tests on ranks, each running the same test: an all_reduce on gloo.
 
-A script: ``rank_peers.py NAME`` prints the seconds of every test as a line of JSON. ``PEER_TESTS`` and ``PEER_RANKS``
-in the environment say how many tests on how many ranks; the processes that a peer spawns read them too.
+torch's classes run under unittest, as torch's own documentation has it; the one that keeps its processes also under
+pytest, as ours does, where pytest's own work for a test is part of the figure on both sides. A script:
+``rank_peers.py NAME`` prints the seconds of every test as a line of JSON. ``PEER_TESTS`` and ``PEER_RANKS`` in the
+environment say how many tests on how many ranks; the processes that a peer spawns read them too.
 """
 
 import contextlib
@@ -14,6 +16,7 @@ import sys
 import time
 import unittest
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -81,6 +84,31 @@ def unittest_case(case: type[unittest.TestCase]) -> list[float]:
     return [after - before for before, after in itertools.pairwise(ends)]
 
 
+class Clock:
+    """Seconds of every test, from the line that announces it to the one that ends it: the clock that ours has."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._began = 0.0
+
+    def pytest_runtest_logstart(self) -> None:
+        self._began = time.perf_counter()
+
+    def pytest_runtest_logfinish(self) -> None:
+        self.seconds.append(time.perf_counter() - self._began)
+
+
+def under_pytest(name: str) -> list[float]:
+    """Run a case of this file with the plugins that ours has beside it."""
+    clock = Clock()
+    options = ["-q", "-p", "no:asyncio", "-p", "no:cacheprovider", "-p", "no:harness", "-c", os.devnull]
+    with contextlib.redirect_stdout(io.StringIO()) as told:
+        status = pytest.main([*options, f"{__file__}::{name}"], plugins=[clock])
+    if status != pytest.ExitCode.OK or len(clock.seconds) != TESTS:
+        raise RuntimeError(told.getvalue())
+    return clock.seconds
+
+
 if any("MultiProc" in argument for argument in sys.argv):
     from torch.testing._internal.common_distributed import MultiProcContinuousTest, MultiProcessTestCase
 
@@ -122,5 +150,6 @@ if __name__ == "__main__":
         "DistributedTest": deepspeed_shape,
         "MultiProcessTestCase": lambda: unittest_case(Spawning),
         "MultiProcContinuousTest": lambda: unittest_case(Warm),
+        "MultiProcContinuousTest under pytest": lambda: under_pytest("Warm"),
     }
     print(json.dumps(peers[sys.argv[1]]()))

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 SPAWNING = ("torch.multiprocessing.spawn", "DistributedTest", "MultiProcessTestCase")
-WARM = ("MultiProcContinuousTest",)
+WARM = ("MultiProcContinuousTest under pytest", "MultiProcContinuousTest")
 CONFTEST = """
     import json, os, time
 
@@ -139,7 +139,10 @@ def test_the_same_test_in_a_harness_that_spawns(benchmark, name, reference):
 @pytest.mark.parametrize("name", WARM)
 def test_the_same_test_in_a_harness_that_keeps_its_processes(benchmark, name, reference):
     seconds = benchmark.pedantic(peer, args=(name, 20, 2), rounds=1)
-    record(benchmark, seconds, times_ours=round(settled(seconds) / reference, 2))
+    ratio = settled(seconds) / reference
+    record(benchmark, seconds, times_ours=round(ratio, 2))
+    if name.endswith("under pytest"):  # as ours runs; under unittest a test has no phases, fixtures, captures
+        assert ratio >= 1
 
 
 @pytest.mark.timeout(300)

@@ -169,7 +169,8 @@ class Channel:
             work.wait(timedelta(seconds=max(0.001, min(_SLICE, left))))
         except RuntimeError as error:
             if work.is_completed():
-                work.wait(timedelta(seconds=_SLICE))  # it ended in this moment: well, or with an error of its own
+                # It ended in this moment: well, or with an error of its own.
+                work.wait(timedelta(seconds=_SLICE))
                 return True
             if left <= 0 or "timed out" not in str(error).lower():
                 raise
