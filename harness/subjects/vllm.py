@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 START_S = 600.0
 """A server of two processes needs 80 s on two quiet cores, and many times that on a machine that others use."""
+BLOCKS = 128
+"""Blocks of the attention cache, of 16 tokens or more each: twice what all requests at once can need."""
 EXTENSION = "harness.subjects.vllm_probe.Probe"
 
 
@@ -140,6 +142,8 @@ def start(model: Path, log: Path, dtype: str, layout: Layout) -> Server:
         str(port),
     ]
     command += ["--dtype", dtype, "--enforce-eager", "--max-model-len", "64", "--max-num-seqs", "16"]
+    # Few blocks of attention cache: a large cache becomes resident as requests first use it, and looks like a leak.
+    command += ["--num-gpu-blocks-override", str(BLOCKS)]
     command += ["--weight-transfer-config", '{"backend": "gloo"}', "--worker-extension-cls", EXTENSION]
     if layout.tensor_parallel > 1:
         command += ["--tensor-parallel-size", str(layout.tensor_parallel)]
