@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 # a layer is a good part of it, so that a peak that grows by layers shows within a few of them. Below about eight layers
 # a source that works ahead has not filled its buffers yet: there the peak grows with depth, and is flat beyond.
 VOCABULARY, HEADS = 4096, 4
-MEMBERS = ((8, 192), (16, 192), (8, 256), (16, 256))  # depth, width
+SHALLOW, DEEP = 8, 16
+MEMBERS = ((SHALLOW, 192), (DEEP, 192), (SHALLOW, 256), (DEEP, 256))  # depth, width
 
 
 @dataclass(frozen=True)
@@ -55,15 +56,18 @@ class Member:
     def _itemsize(self) -> int:
         return DTYPE[self.scenario.dtype].itemsize
 
-    def measured(self, model: Any, source: Callable[[Any], Iterable[tuple[str, torch.Tensor]]]) -> Sample:
+    def measured(
+        self, model: Any, source: Callable[[Any], Iterable[tuple[str, torch.Tensor]]], *, passes: int = 2
+    ) -> Sample:
         """The peak of a pass above entry, beside the sizes that it is explained by.
 
         Args:
             model: what :meth:`build` made.
-            source: begins a pass over a model. The second of two passes counts: the first warms collectives,
-                products of these shapes, lazy imports and the meter itself.
+            source: begins a pass over a model.
+            passes: the last one counts. The first in a process warms collectives, products of these shapes, lazy
+                imports and the meter itself; where a model of this width went before, one is enough.
         """
-        for _ in range(2):
+        for _ in range(passes):
             with measure(self.scenario.device) as memory:
                 discard(source(model))
         return Sample(self.depth, self.layer_bytes, self.largest_bytes, memory.peak_bytes)

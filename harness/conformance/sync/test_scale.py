@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.conformance.check import check
 from harness.conformance.sync.build import Trainer
-from harness.conformance.sync.family import family
+from harness.conformance.sync.family import SHALLOW, family
 from harness.conformance.sync.stage import SyncCell
 from harness.conformance.verdict import Kind, Violation
 from harness.memory.law import TOLERANCE, fit
@@ -26,7 +26,11 @@ from harness.memory.law import TOLERANCE, fit
 )
 def test_scale(sync: SyncCell) -> None:
     samples = [
-        member.measured(member.build(), lambda model: _on(sync, model).open().stream())
+        member.measured(
+            member.build(),
+            lambda model: _on(sync, model).open().stream(),
+            passes=2 if member.depth == SHALLOW else 1,
+        )
         for member in family(sync.scenario)
     ]
     law = fit(samples)
