@@ -82,14 +82,20 @@ class Receiver:
     def receive(self, order: Update) -> str | None:
         """Take part in a broadcast until it is decided. Returns what failed, anywhere; None when all is well."""
         self._decided, self._coming = None, order.version
+        channel = self._channel
         try:
-            if self._channel is None:
+            if channel is None:
                 raise TransferFailed("no trainer is connected: init_weight_transfer_engine comes first")
-            self._decided = self._receive(self._channel, order)
+            self._decided = self._receive(channel, order)
         except Exception as error:  # noqa: BLE001 - whatever it is, the engine lives on
             failure = str(error) if isinstance(error, TransferFailed) else self._told(error)
             logger.warning("weights %s were not received: %s", order.version, failure)
-            self.close(failure)
+            if self._channel is channel:
+                self.close(failure)
+            elif (
+                channel is not None
+            ):  # a trainer has connected meanwhile: its channel is none of this failure's
+                channel.close(failure)
             return failure
         return None
 

@@ -5,6 +5,8 @@ import torch
 
 from harness.transfer.channel import Channel, host_store
 from harness.transfer.errors import TransferFailed
+from harness.transfer.orders import Update
+from harness.transfer.receiver import Receiver
 
 
 class CompletesAsWaitingGivesUp:
@@ -50,3 +52,23 @@ def test_one_that_fails_in_that_moment_has_and_says_how():
         pytest.raises(TransferFailed, match="Connection closed by peer"),
     ):
         late.broadcast(torch.ones(3))
+
+
+class Closable:
+    reason = "open"
+
+    def close(self, reason=None):
+        self.reason = reason
+
+
+def test_a_failure_of_an_old_transfer_leaves_the_channel_of_the_next_one_open(monkeypatch):
+    receiver, old, new = Receiver(None, 1), Closable(), Closable()
+    receiver._channel = old
+
+    def fails(channel, order):
+        receiver._channel = new  # the next trainer connects before this failure has been told
+        raise TransferFailed("no room")
+
+    monkeypatch.setattr(receiver, "_receive", fails)
+    assert receiver.receive(Update("", "1")) == "no room"
+    assert (old.reason, new.reason) == ("no room", "open")
