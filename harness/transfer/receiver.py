@@ -90,12 +90,7 @@ class Receiver:
         except Exception as error:  # noqa: BLE001 - whatever it is, the engine lives on
             failure = str(error) if isinstance(error, TransferFailed) else self._told(error)
             logger.warning("weights %s were not received: %s", order.version, failure)
-            if self._channel is channel:
-                self.close(failure)
-            elif (
-                channel is not None
-            ):  # a trainer has connected meanwhile: its channel is none of this failure's
-                channel.close(failure)
+            self._leave(channel, failure)
             return failure
         return None
 
@@ -137,7 +132,8 @@ class Receiver:
     def finish(self) -> str | None:
         """End the update: load what was decided, if anything. Returns what failed, on any worker."""
         decided, self._decided, self.is_open = self._decided, None, False
-        if decided is None or self._channel is None:
+        channel = self._channel
+        if decided is None or channel is None:
             return None
         failure: str | None = None
         try:
@@ -145,19 +141,24 @@ class Receiver:
         except Exception as error:  # noqa: BLE001 - the model's loading code may raise anything
             failure = f"{self._told(error)}: it refuses to serve until a transfer succeeds"
         try:
-            said = self._channel.agree(failure)
+            said = channel.agree(failure)
         except TransferFailed as error:
             said = f"{error}: the weights of the other workers are unknown"
         if said is None:
             self.version = self._coming
         else:
-            self.close(said)
+            self._leave(channel, said)
         self._model.refuse(said)
         return said
 
     def close(self, reason: str | None = None) -> None:
         """Leave the trainer, and drop what it had not decided; members that still wait hear the reason."""
-        channel, self._channel, self._decided = self._channel, None, None
+        self._leave(self._channel, reason)
+
+    def _leave(self, channel: Channel | None, reason: str | None) -> None:
+        """Close a channel; one that a trainer has opened since is none of this one's business."""
+        if self._channel is channel:
+            self._channel = self._decided = None
         if channel is not None:
             channel.close(reason)
 

@@ -1,4 +1,4 @@
-"""The wire alone: a wait that ends in the very moment at which it is looked at."""
+"""Waits that end in the moment at which they are looked at; a failure that is told when the next trainer is there."""
 
 import pytest
 import torch
