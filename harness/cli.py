@@ -170,7 +170,11 @@ def _conclude(
 def zoo(
     family: Annotated[str, typer.Option("--family", help="Only mutants and controls of sync or ipc.")] = "",
     intended: Annotated[
-        bool, typer.Option("--intended", help="Only the check that each mutant is meant for: faster.")
+        bool,
+        typer.Option(
+            "--intended",
+            help="Only the check that each mutant is meant for, and those that each control tempts: faster.",
+        ),
     ] = False,
     json: Annotated[Path | None, typer.Option("--json", help="Write the record of the visit.")] = None,
 ) -> None:
@@ -186,7 +190,7 @@ def zoo(
     writable(json)
     with _progress() as (_, on_cell):
         sightings = keeper.watch(mutants(family), on_cell, intended_only=intended)
-        flagged = keeper.guard(controls(family), on_cell)
+        flagged = keeper.guard(controls(family), on_cell, intended_only=intended)
     _console().print(board(sightings, flagged))
     if json is not None:
         document = record.record([cell for s in sightings for cell in s.cells], environment("cpu"))

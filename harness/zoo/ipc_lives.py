@@ -160,7 +160,7 @@ class LeavesPipesOpen(Reference):
         super().start(factory, size)
 
 
-@control(scenarios=("fork",))
+@control(scenarios=("fork",), tempts=("ipc/error-envelope", "ipc/blame", "ipc/drain", "ipc/deadline"))
 class AsksThroughAnEventLoop(Reference):
     """Every call is awaited in an event loop, and its failures are ordinary RuntimeErrors."""
 
@@ -171,7 +171,7 @@ class AsksThroughAnEventLoop(Reference):
             raise RuntimeError(str(error)) from None
 
 
-@control(scenarios=("fork",))
+@control(scenarios=("fork",), tempts=("ipc/order", "ipc/blame", "ipc/drain", "ipc/large"))
 class HasOnePoolPerWorker(Reference):
     """Each worker is a pool of its own, asked one after the other and read in the reverse order."""
 

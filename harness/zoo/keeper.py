@@ -62,14 +62,24 @@ def watch(
     return [_sight(m, tuple(c for c in cells if c.subject == m.target)) for m in mutants]
 
 
-def guard(controls: Sequence[Control], on_cell: Callable[[Cell], None]) -> dict[str, list[Cell]]:
-    """Run each control in its scenarios against every check; the cells that flag it, by the control's id."""
+def guard(
+    controls: Sequence[Control],
+    on_cell: Callable[[Cell], None],
+    *,
+    intended_only: bool = False,
+) -> dict[str, list[Cell]]:
+    """Run each control in its scenarios against every check of its family, or only those that it tempts.
+
+    Returns:
+        The cells that flag it, by the control's id.
+    """
     asked = [
         (control.target, check.id, scenario)
         for control in controls
         for scenario in control.scenarios
         for check in load_checks().values()
         if check.domain == control.family and _is_about(check, scenario)
+        if not intended_only or check.smoke or check.id in control.tempts
     ]
     cells = run(Request((), cells=tuple(asked), device="cpu"), _ignore, on_cell)
     flagged = [c for c in cells if c.verdict not in {Verdict.PASS, Verdict.NOT_APPLICABLE}]

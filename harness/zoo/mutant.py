@@ -57,12 +57,14 @@ class Control:
         why: what is unusual about it.
         target: how it is named as a subject.
         scenarios: where it must pass every check.
+        tempts: the checks that could take it for wrong, being what it is; the likely ones to be too strict.
     """
 
     id: str
     why: str
     target: str
     scenarios: tuple[str, ...]
+    tempts: tuple[str, ...]
 
     @property
     def family(self) -> str:
@@ -109,12 +111,12 @@ def offers(mutated: Callable[..., Any], name: str) -> Callable[[Run], Run]:
     return declare
 
 
-def control(*, scenarios: tuple[str, ...]) -> Callable[[Run], Run]:
+def control(*, scenarios: tuple[str, ...], tempts: tuple[str, ...]) -> Callable[[Run], Run]:
     """Declare the decorated subject to be a control; its docstring says what is unusual about it."""
 
     def declare(run: Run) -> Run:
         why = (run.__doc__ or "").strip()
-        _controls.append(Control(_name(run), why, f"{run.__module__}:{run.__name__}", scenarios))
+        _controls.append(Control(_name(run), why, f"{run.__module__}:{run.__name__}", scenarios, tempts))
         return run
 
     return declare

@@ -227,7 +227,18 @@ def sizes_buckets_by_numel(model: Any, context: SyncContext) -> Any:
     yield from bucket
 
 
-@control(scenarios=(PLAIN, SHARDED))
+@control(
+    scenarios=(PLAIN, SHARDED),
+    tempts=(
+        "sync/values",
+        "sync/adapters",
+        "sync/stable-bytes",
+        "sync/base",
+        "sync/round-trip",
+        "sync/peak",
+        "sync/scale",
+    ),
+)
 def merges_in_float64(model: Any, context: SyncContext) -> Any:
     """Merges in float64 and rounds once: nearer to the truth than PEFT, and not bit-equal to it."""
     for name, tensor in ModuleGatherSource(model):
@@ -245,7 +256,17 @@ def merges_in_float64(model: Any, context: SyncContext) -> Any:
         yield name, merged
 
 
-@control(scenarios=(DORA, SHARDED))
+@control(
+    scenarios=(DORA, SHARDED),
+    tempts=(
+        "sync/names",
+        "sync/metadata",
+        "sync/values",
+        "sync/round-trip",
+        "sync/collective-order",
+        "sync/buckets",
+    ),
+)
 def yields_in_another_order(model: Any, context: SyncContext) -> Any:
     """Each two neighbours change places, and metadata() says so."""
     source = ModuleGatherSource(model)
@@ -258,7 +279,17 @@ def yields_in_another_order(model: Any, context: SyncContext) -> Any:
     return Declared(lambda: list(swapped(source.metadata())), lambda: swapped(source))
 
 
-@control(scenarios=(PLAIN, POLICY))
+@control(
+    scenarios=(PLAIN, POLICY),
+    tempts=(
+        "sync/values",
+        "sync/stable-bytes",
+        "sync/round-trip",
+        "sync/tied",
+        "sync/refuses",
+        "sync/buckets",
+    ),
+)
 def yields_strided_tensors(model: Any, context: SyncContext) -> Any:
     """Right values in transposed memory: not contiguous."""
     for name, tensor in ModuleGatherSource(model):

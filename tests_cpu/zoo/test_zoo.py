@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from fnmatch import fnmatchcase
 
 import jsonschema
 import pytest
@@ -54,6 +55,15 @@ def test_every_check_has_a_mutant():
         m.intended for m in mutants("sync")
     }
     assert not without
+
+
+@pytest.mark.parametrize("control", controls(), ids=lambda control: control.id)
+def test_a_control_tempts_checks_of_its_family_that_are_about_its_scenarios(control):
+    of_family = {c.id: c for c in load_checks().values() if c.domain == control.family}
+    assert control.tempts
+    for name in control.tempts:
+        about = of_family[name].scenarios
+        assert not about or any(fnmatchcase(s, glob) for s in control.scenarios for glob in about), name
 
 
 @pytest.mark.timeout(450)
