@@ -6,18 +6,19 @@ are real, and so is their memory.
 
 import pytest
 
-from harness.conformance.sync.family import Member
+from harness.conformance.sync.family import DEEP, SHALLOW, Member
 from harness.conformance.sync.scenarios import SyncScenario
 from harness.memory.law import fit
 from harness.sync import FullGatherSource, ModuleGatherSource, SenderGatherSource
 
+SHAPES = ((SHALLOW, 256), (DEEP, 256), (SHALLOW, 384))  # depth, width
 pytestmark = pytest.mark.ranks(2, 8, 64, 256, backend="fake")
 
 
 @pytest.fixture(scope="module")
 def models(rank):
     scenario = SyncScenario("llama", "lora", "zero3", rank.world_size, "bf16")
-    members = [Member(depth, width, scenario) for width in (256, 384) for depth in (2, 8)]
+    members = [Member(depth, width, scenario) for depth, width in SHAPES]
     return [(member, member.build()) for member in members]
 
 

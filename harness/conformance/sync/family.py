@@ -64,13 +64,15 @@ class Member:
         Args:
             model: what :meth:`build` made.
             source: begins a pass over a model.
-            passes: the last one counts. The first in a process warms collectives, products of these shapes, lazy
-                imports and the meter itself; where a model of this width went before, one is enough.
+            passes: the lowest peak of them counts. The first in a process warms collectives, products of these
+                shapes, lazy imports and the meter itself; where a model of this width went before, one is enough.
         """
+        peaks = []
         for _ in range(passes):
             with measure(self.scenario.device) as memory:
                 discard(source(model))
-        return Sample(self.depth, self.layer_bytes, self.largest_bytes, memory.peak_bytes)
+            peaks.append(memory.peak_bytes)
+        return Sample(self.depth, self.layer_bytes, self.largest_bytes, min(peaks))
 
     def build(self) -> Any:
         """The ``PeftModel``, sharded; a collective. Its values are random, and the same on every rank."""

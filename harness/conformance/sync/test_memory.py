@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # A module-wise sync holds the gathered weight, the yielded copy and a working copy: three of the largest tensor.
 TENSORS_AT_ONCE = 3
-INTERPRETER = 512 << 10  # bytes: Python objects, handles, and one arena of its small-object allocator
+INTERPRETER = 512 << 10  # bytes: Python objects and handles
 
 
 @check(
