@@ -50,7 +50,7 @@ def gathers_half_of_the_model(model: Any, context: SyncContext) -> Any:
         yield name, tensor if place % 2 else other
 
 
-@control(scenarios=(SHARDED,), tempts=("sync/peak", "sync/scale", "sync/leak", "sync/other-ranks"))
+@control(scenarios=(SHARDED,), tempts=("sync/peak", "sync/scale", "sync/other-ranks"))
 def holds_three_of_the_largest(model: Any, context: SyncContext) -> Any:
     """Twice the largest tensor beside what the reference holds, at any depth: costly, and no growth."""
     source = ModuleGatherSource(model)

@@ -12,6 +12,8 @@ from harness.conformance.check import load_checks
 from harness.conformance.record import schema
 from harness.zoo import controls, mutants
 
+pytestmark = pytest.mark.timeout(600)
+
 SYNC = [mutant.id for mutant in mutants("sync")]
 
 
@@ -27,12 +29,11 @@ def visit(tmp_path_factory):
         "sync",
         "--intended",
     ]
-    done = subprocess.run([*command, "--json", str(place)], capture_output=True, text=True, timeout=400)
+    done = subprocess.run([*command, "--json", str(place)], capture_output=True, text=True, timeout=580)
     assert place.exists(), done.stdout + done.stderr
     return done, json.loads(place.read_text())
 
 
-@pytest.mark.timeout(450)
 @pytest.mark.parametrize("name", SYNC)
 def test_the_intended_check_kills_the_mutant(visit, name):
     _, document = visit
@@ -42,7 +43,6 @@ def test_the_intended_check_kills_the_mutant(visit, name):
     assert entry["triggered"]
 
 
-@pytest.mark.timeout(450)
 @pytest.mark.parametrize("name", [control.id for control in controls("sync")])
 def test_no_check_flags_a_control(visit, name):
     done, document = visit
@@ -66,7 +66,6 @@ def test_a_control_tempts_checks_of_its_family_that_are_about_its_scenarios(cont
         assert not about or any(fnmatchcase(s, glob) for s in control.scenarios for glob in about), name
 
 
-@pytest.mark.timeout(450)
 def test_the_record_of_a_visit_follows_the_schema_and_the_exit_status_says_that_none_survived(visit):
     done, document = visit
     jsonschema.validate(document, schema())
