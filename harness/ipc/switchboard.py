@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from harness.ipc.failure import FailureKind
     from harness.ipc.link import Link
     from harness.ipc.pickling import Parcel
+
+_REFUSED_S = 0.001
+"""A refused call takes this long, off the lock: whoever asks again at once would keep it from the replacing thread."""
 
 
 class Switchboard:
@@ -72,6 +76,8 @@ class Switchboard:
                 for link, parcel in zip(self.links, parcels, strict=True):
                     link.outbox.append(Outgoing(Kind.CALL, call.id, parcel))
                 self.exchange.send(self.links)
+        if dead:
+            time.sleep(_REFUSED_S)
         return call
 
     def post(self, parcel: Parcel) -> None:
