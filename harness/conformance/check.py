@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from harness.errors import HarnessError
@@ -53,6 +54,10 @@ class Check:
     def name(self) -> str:
         """The part of the id after the slash."""
         return self.id.partition("/")[2]
+
+    def is_about(self, scenario: str) -> bool:
+        """Whether the check applies to the scenario of this id."""
+        return not self.scenarios or any(fnmatchcase(scenario, glob) for glob in self.scenarios)
 
 
 def check(

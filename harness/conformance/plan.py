@@ -128,7 +128,7 @@ def _cells(subject: Subject, place: int, checks: list[Check], scenarios: list[Sc
 def _of_check(check: Check, scenarios: list[Scenario]) -> list[Scenario]:
     if check.smoke:
         return scenarios[:1]
-    return [s for s in scenarios if not check.scenarios or any(fnmatchcase(s.id, g) for g in check.scenarios)]
+    return [s for s in scenarios if check.is_about(s.id)]
 
 
 def _checks(globs: Sequence[str]) -> list[Check]:

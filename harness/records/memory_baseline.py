@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-RELATIVE, ABSOLUTE = 0.02, 256 << 10  # a figure may grow by 2 % and 256 KiB: Python's own objects and arenas
+RELATIVE, ABSOLUTE = 0.02, 256 << 10  # a figure may grow by 2 % and 256 KiB: Python's own objects
 Figures = dict[str, dict[str, list[int]]]
 
 

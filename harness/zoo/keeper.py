@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from harness.conformance.check import load_checks
@@ -14,7 +13,6 @@ from harness.conformance.verdict import Cell, Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from harness.conformance.check import Check
     from harness.zoo.mutant import Control, Mutant
 
 
@@ -78,16 +76,12 @@ def guard(
         for control in controls
         for scenario in control.scenarios
         for check in load_checks().values()
-        if check.domain == control.family and _is_about(check, scenario)
+        if check.domain == control.family and check.is_about(scenario)
         if not intended_only or check.smoke or check.id in control.tempts
     ]
     cells = run(Request((), cells=tuple(asked), device="cpu"), _ignore, on_cell)
     flagged = [c for c in cells if c.verdict not in {Verdict.PASS, Verdict.NOT_APPLICABLE}]
     return {control.id: [c for c in flagged if c.subject == control.target] for control in controls}
-
-
-def _is_about(check: Check, scenario: str) -> bool:
-    return not check.scenarios or any(fnmatchcase(scenario, glob) for glob in check.scenarios)
 
 
 def _ignore(plan: object) -> None:
