@@ -87,9 +87,7 @@ def test_one_pass(benchmark, ranks, trl_seconds, source):
 def test_the_peak_does_not_grow_with_depth(benchmark, ranks, deeper):
     benchmark.group = "sync: depth"
     for pool in (ranks, deeper):
-        pool.call(
-            "measured_pass", MODULE_WISE
-        )  # warm: the interpreter may take an arena of 1 MiB for the meter
+        pool.call("measured_pass", MODULE_WISE)  # warm: lazy imports, and the meter itself
     shallow = ranks.call("measured_pass", MODULE_WISE)
     benchmark.pedantic(lambda: deeper.call("one_pass", MODULE_WISE), rounds=2)
     deep = deeper.call("measured_pass", MODULE_WISE)
