@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,8 @@ class Started:
     folder: Path
     marker: str
     began: float
+    finished: list[Inner]
+    """Where it is noted when it has ended."""
 
     def finish(self, timeout: float = 100, settle: float = 0) -> Inner:
         """Wait for its end; then up to ``settle`` seconds for its processes to be gone."""
@@ -98,7 +100,9 @@ class Started:
         record = self.folder / "record.jsonl"
         lines = record.read_text().splitlines() if record.exists() else []
         reports = [json.loads(line) for line in lines]
-        return Inner(self.process.returncode, stdout, stderr, seconds, reports, self.folder, orphans)
+        inner = Inner(self.process.returncode, stdout, stderr, seconds, reports, self.folder, orphans)
+        self.finished.append(inner)
+        return inner
 
 
 def leftover(marker: str) -> list[str]:
@@ -116,11 +120,29 @@ def leftover(marker: str) -> list[str]:
 Start = Callable[..., Started]
 Run = Callable[..., Inner]
 
+FINISHED = pytest.StashKey[list[Inner]]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails shows what the sessions said that it ran, or else the one that its fixture had run."""
+    finished = item.config.stash.setdefault(FINISHED, [])
+    if call.when == "setup":
+        del finished[:-1]
+    report = yield
+    if report.failed:
+        for one in finished:
+            report.sections.append((f"session in {one.folder.name}", f"{one.stdout}\n{one.stderr}"))
+    return report
+
 
 @pytest.fixture(scope="session")
-def start_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+def start_session(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Start]:
     """Start an inner session: ``start(source, *args)``; more files as keywords, names without ``.py``."""
     started: list[Started] = []
+    finished = pytestconfig.stash.setdefault(FINISHED, [])
 
     def start(
         source: str,
@@ -161,7 +183,7 @@ def start_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
             text=True,
             start_new_session=True,
         )
-        started.append(Started(process, folder, marker, time.monotonic()))
+        started.append(Started(process, folder, marker, time.monotonic(), finished))
         return started[-1]
 
     yield start
