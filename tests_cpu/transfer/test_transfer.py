@@ -12,7 +12,9 @@ from tests_cpu.transfer.engine_stand_in import SHAPES, ListSource, StandIn, tens
 
 @pytest.fixture
 def engine():
-    return StandIn(SHAPES)
+    engine = StandIn(SHAPES)
+    yield engine
+    engine.settle()  # or what its workers say would be in the next test's log
 
 
 def sender(engine, source, seconds=5.0):
