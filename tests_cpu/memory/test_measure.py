@@ -79,10 +79,10 @@ def test_the_same_block_gives_the_same_figure():
 
 def test_the_interpreter_s_own_arenas_are_not_counted():
     """They come a MiB at a time; some block of these would be the one that needs the next."""
-    objects = NOISE // 16
+    objects = NOISE // 4  # 16 bytes each: a quarter of an arena
     held = [object() for _ in range(1 << 20)]  # whatever arenas had free before is full now
     figures = []
-    for _ in range(3 * MIB // NOISE):
+    for _ in range(12):
         held += [object() for _ in range(objects // 2)]
         with measure() as m:
             small = [object() for _ in range(objects)]
