@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from harness.conformance.verdict import Kind
-from harness.sync import ModuleGatherSource
+from harness.sync import ModuleGatherSource, SyncRefused
 from harness.zoo.mutant import mutant, offers
 
 if TYPE_CHECKING:
@@ -41,6 +41,39 @@ def _engines() -> Any:
 
 
 _groups: dict[Any, Any] = {}
+
+
+@mutant(intended="sync/base", kind=Kind.DRIFT, scenario=SHARDED)
+def drifts_on_one_rank(model: Any, context: SyncContext) -> Any:
+    """A round changes an element of the last rank's shard, of which the other ranks see nothing."""
+    yield from ModuleGatherSource(model)
+    _touch_the_last_shard(model, context)
+
+
+@mutant(intended="sync/abandon", kind=Kind.DRIFT, scenario=SHARDED, report="trl#6796")
+def drifts_on_one_rank_when_given_up(model: Any, context: SyncContext) -> Any:
+    """The same, if the consumer stops early."""
+    try:
+        yield from ModuleGatherSource(model)
+    except GeneratorExit:
+        _touch_the_last_shard(model, context)
+        raise
+
+
+def _touch_the_last_shard(model: Any, context: SyncContext) -> None:
+    if context.rank == context.world_size - 1:
+        next(model.parameters()).ds_tensor.data.view(-1)[0] += 1
+
+
+@mutant(intended="sync/refuses", kind=Kind.SILENT, scenario=SHARDED)
+def gives_the_reason_on_one_rank(model: Any, context: SyncContext) -> Any:
+    """What is wrong with the model is told on rank 0; the others only say that they cannot."""
+    try:
+        yield from ModuleGatherSource(model)
+    except SyncRefused:
+        if context.rank:
+            raise RuntimeError("this round is impossible") from None
+        raise
 
 
 @mutant(intended="sync/other-ranks", kind=Kind.OVER_BOUND, scenario=SHARDED, report="trl#3133")

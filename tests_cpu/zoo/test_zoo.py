@@ -42,6 +42,21 @@ def test_the_intended_check_kills_the_mutant(visit, name):
     assert entry["triggered"]
 
 
+@pytest.mark.parametrize(
+    ("name", "check", "last"),
+    [
+        ("drifts_on_one_rank", "sync/base", "differences_after_10"),
+        ("drifts_on_one_rank_when_given_up", "sync/abandon", "wrong_in_next_round"),
+        ("gives_the_reason_on_one_rank", "sync/refuses", "told"),
+    ],
+)
+def test_a_rank_that_finds_something_takes_part_to_the_end(visit, name, check, last):
+    """Or the others would wait for it in a collective until the deadline, and the pool would be lost."""
+    _, document = visit
+    (cell,) = [c for c in document["cells"] if c["subject"].endswith(f":{name}") and c["check"] == check]
+    assert last in cell["evidence"]
+
+
 @pytest.mark.parametrize("name", [control.id for control in controls("sync")])
 def test_no_check_flags_a_control(visit, name):
     done, document = visit

@@ -126,6 +126,10 @@ class SyncCell:
         """How this rank's model differs from what it was before the check."""
         return self.stage.pristine.differences()
 
+    def on_any_rank(self, own: bool) -> bool:
+        """Whether it is so on one rank at least. A collective."""
+        return not _all_agree(not own, self.scenario)
+
     def forward_is_unchanged(self) -> bool:
         """Whether the logits are bit for bit those of before the check. A collective when sharded."""
         return torch.equal(self.stage.trainer.forward(), self.stage.logits)

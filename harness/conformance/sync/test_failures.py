@@ -192,28 +192,32 @@ def _limit(seconds: float) -> Iterator[None]:
 )
 def test_refuses(sync: SyncCell) -> None:
     told: dict[str, str] = {}
-    for unfit in UNFIT:
+    complaints = []
+    for unfit in UNFIT:  # to the end, whatever is found: the other ranks go on too
         model = unfit.build(sync.scenario)
         with recorded() as begun:
             try:
                 discard(Round(sync.subject, model, sync.context).stream())
             except (SubjectRaised, Violation) as refusal:
                 told[unfit.name] = str(refusal.__cause__ or refusal)
-        _judge_refusal(unfit, told.get(unfit.name), len(begun))
+        complaints.append(_judge_refusal(unfit, told.get(unfit.name), len(begun)))
     sync.evidence["told"] = told
+    for complaint in filter(None, complaints):
+        raise complaint
 
 
-def _judge_refusal(unfit: Unfit, told: str | None, collectives: int) -> None:
+def _judge_refusal(unfit: Unfit, told: str | None, collectives: int) -> Violation | None:
     if told is None:
-        raise Violation(
+        return Violation(
             Kind.SILENT, f"{unfit.name}: a round was yielded as if the model could be synced right"
         )
     if not any(word in told for word in unfit.words):
-        raise Violation(
+        return Violation(
             Kind.SILENT,
             f"{unfit.name}: raised without naming what is wrong ({' or '.join(unfit.words)}): {told[:200]}",
         )
     if collectives:
-        raise Violation(
+        return Violation(
             Kind.RAISED, f"{unfit.name}: refused only after {collectives} collective(s): {told[:200]}"
         )
+    return None
