@@ -66,7 +66,7 @@ class Crew:
     def _launch(self, index: int, hello: Call) -> None:
         try:
             process = WorkerProcess(self._recipe, index)
-        except OSError as error:
+        except (OSError, EOFError) as error:  # no more processes or descriptors, or the fork server has ended
             told = failure_from(describe_exception(error), worker=index, kind="raised", method="start")
             raise WorkerFailed("start", [told], hello.size) from error
         self._board.adopt(Link(process), hello, self._factory)
@@ -85,7 +85,7 @@ class Crew:
         asked = [link for link in links if not link.ended]
         if not asked:
             return []
-        roots = [link.process.pid for link in asked]
+        roots = [pid for link in asked for pid in link.process.roots()]
         relatives = guard.families(roots)  # now, while they can still be found by descent
         unreported: list[Failure] = []
         # One that is stopped cannot hear the question; there is no use in waiting for its answer.

@@ -84,7 +84,7 @@ def kill_families(
     """
     roots = set(roots)
     # Who descends from whom must be read before the first is killed: orphans get another parent.
-    doomed = {one.pid for one in families(roots)} | {one.pid for one in known if _born(one.pid) == one.born}
+    doomed = {one.pid for one in families(roots)} | {one.pid for one in known if born(one.pid) == one.born}
     killed: set[int] = set()
     fresh = doomed | roots if roots_too else doomed
     for _ in range(_ROUNDS):
@@ -94,6 +94,15 @@ def kill_families(
         fresh = {one.pid for one in families(roots | doomed)} - doomed - roots
         doomed |= fresh
     return sorted(killed)
+
+
+def is_still(pid: int, birth: str | None) -> bool:
+    """Whether a number means the process that was born then, or nobody, but not a later process.
+
+    The number of one that has ended is free as soon as it has been reaped, which a fork server does at once. As long
+    as it leads a session with members, no other process gets it.
+    """
+    return born(pid) in {None, birth}
 
 
 def state(pid: int) -> str:
@@ -146,7 +155,8 @@ def _stat(pid: int) -> Relative | None:
     return Relative(pid, int(fields[1]), int(fields[3]), fields[19])
 
 
-def _born(pid: int) -> str | None:
+def born(pid: int) -> str | None:
+    """Start time of a process that runs; None when there is none of that number."""
     if _has_proc():
         one = _stat(pid)
         return one.born if one else None
@@ -180,8 +190,11 @@ def _command(pid: int) -> bytes:
 
 
 def _watch(orders: int, owner: int) -> None:
-    """Heed orders until the owner is gone: ``+pid`` registers, ``-pid`` forgets, ``d path`` names a folder."""
-    workers: set[int] = set()
+    """Heed orders until the owner is gone.
+
+    ``+pid birth`` registers, ``-pid`` forgets, ``dpath`` names a folder; each ends with a newline.
+    """
+    workers: dict[int, str | None] = {}
     folders: list[str] = []
     poll = select.poll()
     poll.register(orders, select.POLLIN)
@@ -191,20 +204,34 @@ def _watch(orders: int, owner: int) -> None:
     while True:
         ready = [descriptor for descriptor, _ in poll.poll()]
         data = os.read(orders, 65536) if orders in ready else b""
+        over = not data or ready != [orders]
+        if over:  # its last orders may have come after poll() had looked at the pipe
+            data += _what_is_there(orders)
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             order, operand = line[:1], os.fsdecode(line[1:])
             if order == b"+":
-                workers.add(int(operand))
+                pid, _, birth = operand.partition(" ")
+                workers[int(pid)] = birth or None
             elif order == b"-":
-                workers.discard(int(operand))
+                workers.pop(int(operand), None)
             else:
                 folders.append(operand)
-        if not data:
+        if over:
             break
-    kill_families(workers)
+    kill_families([pid for pid, birth in workers.items() if is_still(pid, birth)])
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _what_is_there(pipe: int) -> bytes:
+    """What can be read without waiting; the end may never come, should somebody else hold the other one."""
+    os.set_blocking(pipe, False)
+    parts = []
+    with contextlib.suppress(BlockingIOError):
+        while part := os.read(pipe, 65536):
+            parts.append(part)
+    return b"".join(parts)
 
 
 def _main() -> None:

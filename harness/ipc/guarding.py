@@ -20,16 +20,16 @@ class _Guard:
         self._pid: int | None = None
         self._folder: str | None = None
         self._forked = False
-        self._watched: set[int] = set()
+        self._watched: dict[int, str | None] = {}
 
     def watch_over(self, pid: int) -> None:
         with self._lock:
-            self._watched.add(pid)
-            self._order(f"+{pid}")
+            self._watched[pid] = guard.born(pid)
+            self._order(_registering(pid, self._watched[pid]))
 
     def released(self, pid: int) -> None:
         with self._lock:
-            self._watched.discard(pid)
+            self._watched.pop(pid, None)
             self._order(f"-{pid}")
 
     def clear_temporary_folder(self) -> None:
@@ -67,7 +67,7 @@ class _Guard:
             self._pid = util.spawnv_passfds(os.fsencode(python), command, [reading])
         finally:
             os.close(reading)
-        orders = [f"+{pid}" for pid in self._watched]
+        orders = [_registering(pid, birth) for pid, birth in self._watched.items()]
         if self._folder is not None:
             orders.append(f"d{self._folder}")
         os.write(self._orders, os.fsencode("".join(f"{order}\n" for order in orders)))
@@ -81,6 +81,10 @@ class _Guard:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self._pid, 0)
             self._pid = None
+
+
+def _registering(pid: int, birth: str | None) -> str:
+    return f"+{pid} {birth or ''}"
 
 
 _guard = _Guard()

@@ -102,7 +102,7 @@ class Link:
         if (
             not self.asked_to_stop
         ):  # when several are asked to stop, whoever asked looks for all of them at once
-            guard.kill_families([self.process.pid], roots_too=False)
+            guard.kill_families(self.process.roots(), roots_too=False)
         status = self.process.release()
         self.outbox.clear()
         self.epitaph = f"pid {self.process.pid} {self._end(status)}"

@@ -95,6 +95,7 @@ class WorkerProcess:
             finally:
                 childs_end.close()
         self.pid: int = self._process.pid
+        self._birth = guard.born(self.pid)
         guarding.watch_over(self.pid)
         self.pipe.setblocking(False)
         self._pidfd = self._open_pidfd()
@@ -124,7 +125,11 @@ class WorkerProcess:
 
     def state(self) -> str:
         """What the process does, in a word or two: running, sleeping, stopped."""
-        return "ended" if self._released else guard.state(self.pid)
+        return guard.state(self.pid) if self.alive else "ended"
+
+    def roots(self) -> list[int]:
+        """Its number, to find its family by; empty when the number is another process's by now."""
+        return [self.pid] if guard.is_still(self.pid, self._birth) else []
 
     def wait(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds for the process to end. True when it has ended."""
@@ -138,12 +143,15 @@ class WorkerProcess:
         """SIGTERM to the worker alone."""
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGTERM)
+                if self._pidfd is None:
+                    os.kill(self.pid, signal.SIGTERM)
+                else:
+                    signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
 
     def kill(self) -> None:
         """SIGKILL to the worker and to everything that it started."""
         if not self._released:
-            guard.kill_families([self.pid])
+            guard.kill_families(self.roots())
 
     def release(self) -> int | None:
         """After the end: reap it and close what the parent holds of it. Returns the exit status, None if unknown."""

@@ -168,7 +168,8 @@ class Switchboard:
                 call.on_settled()
 
     def _give_up(self, call: Call, indices: Iterable[int]) -> None:
-        links = [self.links[index] for index in indices]
+        # A worker that could not be launched has no link.
+        links = [self.links[index] for index in indices if index < len(self.links)]
         for link in links:
             link.give_up(call.id)
         self.exchange.send(links)

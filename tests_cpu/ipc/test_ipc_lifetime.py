@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 from ended import all_gone, gone
 
 from harness.faults import Victim
-from harness.ipc import PoolClosed, WorkerFailed, WorkerPool
+from harness.ipc import PoolClosed, WorkerFailed, WorkerPool, crew, guard, process
 
 
 def run(script, *arguments, **options):
@@ -243,3 +244,91 @@ class Sharer(Victim):
     def share(self):
         self.block = shared_memory.SharedMemory(create=True, size=4096)
         return self.block.name
+
+
+PARENT_OF_A_SLEEPER = """
+    import subprocess, sys
+    child = subprocess.Popen(["sleep", "3600"])
+    print(child.pid, flush=True)
+    sys.stdin.read()
+    child.kill()
+"""
+
+
+@pytest.fixture
+def stranger():
+    """A process that leads a session, and its child's number."""
+    leader = run(PARENT_OF_A_SLEEPER, stdin=subprocess.PIPE, start_new_session=True)
+    yield leader, int(leader.stdout.readline())
+    leader.stdin.close()
+    leader.wait(10)
+    leader.stdout.close()
+
+
+def test_a_dead_workers_number_may_be_a_strangers_by_now(start_method, stranger):
+    leader, child = stranger
+    pool = WorkerPool(Victim, 2, start_method=start_method)
+    worker = pool.workers[0]
+    os.kill(worker.pid, signal.SIGKILL)
+    assert worker.wait(10)
+    worker.pid = leader.pid  # as the system may number the next process once this one has been reaped
+    pool.close()
+    assert not gone(child)
+    assert not gone(leader.pid)
+
+
+def let_a_guard_act(orders):
+    """Start a guard, give it orders, and let its owner end."""
+    owner = subprocess.Popen(["sleep", "3600"])
+    reading, writing = os.pipe()
+    command = [sys.executable, "-I", "-S", guard.__file__, str(reading), str(owner.pid)]
+    watching = subprocess.Popen(command, pass_fds=[reading])
+    os.close(reading)
+    os.write(writing, orders.encode())
+    owner.kill()
+    owner.wait(10)
+    os.close(writing)
+    watching.wait(10)
+
+
+@pytest.mark.parametrize(("birth", "spared"), [("{born}", False), ("1", True), ("", True)])
+def test_a_guard_tells_a_worker_from_a_later_process_of_its_number(stranger, birth, spared):
+    leader, child = stranger
+    birth = birth.format(born=guard.born(leader.pid))
+    let_a_guard_act(f"+{leader.pid} {birth}\n")
+    assert [gone(leader.pid), gone(child)] == [not spared] * 2
+
+
+def test_a_guard_heeds_orders_that_came_between_its_looks_at_the_pipe_and_at_the_owner(monkeypatch, tmp_path):
+    reading, writing = os.pipe()
+
+    class Poll:
+        def register(self, descriptor, events):
+            pass
+
+        def poll(self):
+            os.write(writing, f"-7\nd{tmp_path}\n".encode())
+            os.close(writing)
+            return [(-1, select.POLLIN)]
+
+    killed = []
+    monkeypatch.setattr(guard.select, "poll", Poll)
+    monkeypatch.setattr(guard, "kill_families", killed.extend)
+    os.write(writing, b"+7 1\n")
+    guard._watch(reading, os.getpid())
+    os.close(reading)
+    assert killed == []
+    assert not tmp_path.exists()
+
+
+@pytest.mark.parametrize("error", [BlockingIOError(11, "no more processes"), EOFError()], ids=repr)
+@pytest.mark.parametrize("refused", [0, 1])
+def test_a_worker_that_the_system_refuses_is_a_failure_to_start(monkeypatch, error, refused):
+    def launch(recipe, index):
+        if index == refused:
+            raise error
+        return process.WorkerProcess(recipe, index)
+
+    monkeypatch.setattr(crew, "WorkerProcess", launch)
+    with pytest.raises(WorkerFailed, match=f"worker {refused}.*{type(error).__name__}"):
+        WorkerPool(Victim, 2, start_method="fork")
