@@ -86,6 +86,8 @@ class RankPools:
             PoolNotStarted: naming them. Tests of modules that this session did not collect at all are told
                 with every item.
         """
+        if self._config.getoption("lf", default=False):
+            return  # what had passed it has dropped without a word, and the ranks have not
         modules = {known.partition("::")[0] for known in self.known} - {node_id.partition("::")[0]}
         told = [
             text

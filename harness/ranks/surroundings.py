@@ -11,8 +11,16 @@ import pytest
 from harness.ranks import audit, preload
 from harness.ranks.settings import RankSettings
 
-_SINGLE_SESSION_PLUGINS = ("lfplugin", "nfplugin", "stepwiseplugin")
-"""They choose or order items by what earlier sessions did; the parent has chosen already."""
+_OF_EARLIER_SESSIONS = (
+    "lf",
+    "failedfirst",
+    "newfirst",
+    "stepwise",
+    "stepwise_skip",
+    "stepwise_reset",
+    "cacheclear",
+)
+"""Options that choose or order items by what earlier sessions did, or forget that; the parent has chosen already."""
 
 
 def enter(rank: int, settings: RankSettings) -> None:
@@ -78,6 +86,7 @@ def adapt(config: pytest.Config, rank: int, settings: RankSettings) -> None:
         "usepdb": at_terminal(rank, settings),
         "xmlpath": None,
         "basetemp": str(settings.basetemp / f"rank{rank}"),
+        **dict.fromkeys(_OF_EARLIER_SESSIONS, False),
     }
     for name, value in options.items():
         if hasattr(config.option, name):
@@ -90,10 +99,7 @@ def adapt(config: pytest.Config, rank: int, settings: RankSettings) -> None:
 
 
 def silence(config: pytest.Config, rank: int, settings: RankSettings) -> None:
-    """After configuration: drop plugins that belong to the parent, and let the reporter write to nowhere."""
-    for name in _SINGLE_SESSION_PLUGINS:
-        if config.pluginmanager.has_plugin(name):
-            config.pluginmanager.unregister(name=name)
+    """After configuration: let the reporter write to nowhere."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and not at_terminal(rank, settings):
         config.pluginmanager.unregister(reporter)

@@ -255,6 +255,23 @@ def test_x_stops_after_the_first_failure_and_lf_runs_what_failed(run_session):
     assert again.status == 0
 
 
+ONE_RANK_CANNOT_READ_THE_CACHE = """
+    import os
+    from _pytest.cacheprovider import Cache
+
+    if os.environ.get("RANK") == "1":
+        Cache.get = lambda cache, key, default: default
+"""
+
+
+def test_what_lf_runs_is_the_session_s_to_say_and_not_its_ranks(run_session):
+    failed = run_session(STEPS, "--cache-clear")
+    (failed.folder / "mended").touch()
+    again = run_session(STEPS, "--lf", folder=failed.folder, conftest=ONE_RANK_CANNOT_READ_THE_CACHE)
+    assert {one["id"] for one in again.reports} == {"test_it.py::test_bad"}
+    assert again.outcome("test_bad") == "passed"
+
+
 BUGGY = """
     import pytest
 
