@@ -56,7 +56,7 @@ class Holdings:
 def command_of(pid: int | str) -> str:
     """The command line of a process, shortened; empty when it has ended."""
     try:
-        status = Path(f"/proc/{pid}/stat").read_text()
+        status = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # its name may be any bytes
         if status[status.rindex(")") + 2] in "ZX":
             return ""
         return (

@@ -7,6 +7,7 @@ import torch
 
 from harness.ranks import leftovers
 from harness.ranks.collectives import Collective, missing_from
+from harness.ranks.holdings import command_of
 from harness.ranks.leftovers import Fingerprint
 from harness.ranks.outcome import RankOutcome
 from harness.ranks.stacks import Place, main_thread_frames, place_of, without_machinery
@@ -99,3 +100,19 @@ def test_device_memory_that_stays_allocated_is_a_leak(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 3 << 20)
     assert Fingerprint.take().since(before).leaks == [f"{3 << 20} bytes of device memory left allocated"]
+
+
+NAMELESS = """
+import ctypes, sys
+ctypes.CDLL(None).prctl(15, b"\\xff\\xfe", 0, 0, 0)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_whose_name_is_not_text_has_a_command():
+    """Or looking for leftovers would fail where a test has left such a one."""
+    command = [sys.executable, "-c", NAMELESS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        assert command_of(process.pid).startswith(sys.executable)
