@@ -86,13 +86,13 @@ class RankPools:
             PoolNotStarted: naming them. Tests of modules that this session did not collect at all are told
                 with every item.
         """
+        known = self.known
         if self._config.getoption("lf", default=False):
-            return  # what had passed it has dropped without a word, and the ranks have not
+            # It has dropped what had passed without a word, and no rank has.
+            known |= frozenset.intersection(*(found.node_ids for found in pool.collected.values()))
         modules = {known.partition("::")[0] for known in self.known} - {node_id.partition("::")[0]}
         told = [
-            text
-            for found, text in pool.surplus(self.known).items()
-            if found.partition("::")[0] not in modules
+            text for found, text in pool.surplus(known).items() if found.partition("::")[0] not in modules
         ]
         if told:
             raise PoolNotStarted("the ranks' collections differ\n" + "\n".join(sorted(told)))

@@ -272,6 +272,23 @@ def test_what_lf_runs_is_the_session_s_to_say_and_not_its_ranks(run_session):
     assert again.outcome("test_bad") == "passed"
 
 
+def test_lf_hides_no_test_that_one_rank_alone_has(run_session):
+    failed = run_session(STEPS)
+    more = (
+        STEPS
+        + """
+    if os.environ.get("RANK") == "1":
+        def test_more(shared):
+            pass
+"""
+    )
+    again = run_session(more, "--lf", folder=failed.folder)
+    assert again.outcome("test_bad") == "error"
+    text = again.of("test_bad")["text"]
+    assert "rank 1 collected test_it.py::test_more" in text
+    assert "test_good" not in text
+
+
 BUGGY = """
     import pytest
 
