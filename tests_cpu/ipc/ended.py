@@ -9,7 +9,10 @@ import psutil
 
 def gone(pid):
     """A process that only waits for its new parent to reap it counts as gone."""
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def all_gone(pids, seconds):
