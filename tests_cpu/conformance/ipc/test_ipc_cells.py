@@ -1,7 +1,8 @@
 """Cells of IPC checks: however an act ends, there is a verdict that says so, and nobody is left."""
 
-from __future__ import contextlib
+from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from pathlib import Path
